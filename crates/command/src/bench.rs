@@ -163,6 +163,10 @@ pub struct Bench {
     /// 786432; 0 in the lab's plans]
     #[arg(long, value_name = "B", value_parser = budget)]
     budget: Option<usize>,
+    /// Let threads of our organizations' own take their core from the application's at once, as a
+    /// kernel's do (needs root or the capability CAP_SYS_NICE)
+    #[arg(long)]
+    preemptive: bool,
     /// With --device mem or pair: a NIC interrupts so long after the first frame, as NICs with
     /// interrupt moderation do (ethtool's rx-usecs) [default: 0]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = units::duration)]
@@ -321,6 +325,8 @@ impl Bench {
             stretch_acks: !self.no_stretch_acks,
             look_around: self.look_around.unwrap_or(d.look_around),
             budget: self.budget.unwrap_or(d.budget),
+            preemptive: self.preemptive,
+            bound: true,
             interrupt_delay: self.interrupt_delay.unwrap_or(d.interrupt_delay),
             hand_on: self.hand_on,
             profile: self.profile,

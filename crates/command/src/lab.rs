@@ -61,7 +61,7 @@ of everything until it does for many. Numbers of connections are those of the pl
 Examples:
   perimeter lab calibrate --out here.toml
   perimeter lab predict throughput --machine here.toml --cores 1,2,4,8,16
-  perimeter lab calibrate --like opteron-275 --to 6=4034,16384=2100 --out opteron.toml";
+  perimeter lab calibrate --like opteron-275 --to 6=4034,16384=2100 --scheduling 6=482 --out opteron.toml";
 
 /// What `perimeter lab predict --help` says at its end.
 const PREDICT_HELP: &str = "\
@@ -228,6 +228,10 @@ pub struct Calibrate {
     /// Scale that table to what one thread was published to send, in Mb/s by connections
     #[arg(long, value_name = "FEW=MBPS[,MANY=MBPS]", value_parser = published)]
     pub to: Option<Published>,
+    /// Scale what scheduling takes, too, to what one core was published to spend on that, in cycles
+    /// for each KB sent
+    #[arg(long, value_name = "CONNECTIONS=CYCLES", value_parser = pair, requires = "to")]
+    pub scheduling: Option<(u32, f64)>,
     /// Short runs, one of each: a look
     #[arg(long, conflicts_with = "to")]
     pub quick: bool,
@@ -247,15 +251,20 @@ pub struct Calibrate {
 #[derive(Debug, Clone, Copy)]
 pub struct Published(pub (u32, f64), pub Option<(u32, f64)>);
 
+fn one(text: &str) -> Option<(u32, f64)> {
+    let (n, value) = text.split_once('=')?;
+    let value = value
+        .parse()
+        .ok()
+        .filter(|v: &f64| *v > 0.0 && v.is_finite())?;
+    Some((n.parse::<u32>().ok().filter(|n| *n > 0)?, value))
+}
+
+fn pair(text: &str) -> Result<(u32, f64), String> {
+    one(text).ok_or_else(|| "CONNECTIONS=CYCLES, both above 0".into())
+}
+
 fn published(text: &str) -> Result<Published, String> {
-    let one = |part: &str| {
-        let (n, mbps) = part.split_once('=')?;
-        let rate = mbps
-            .parse()
-            .ok()
-            .filter(|r: &f64| *r > 0.0 && r.is_finite())?;
-        Some((n.parse::<u32>().ok().filter(|n| *n > 0)?, rate))
-    };
     let parts: Option<Vec<(u32, f64)>> = text.split(',').map(one).collect();
     match parts.as_deref() {
         Some([few]) => Ok(Published(*few, None)),

@@ -6,7 +6,7 @@ use crate::instance::Instance;
 use core::time::Duration;
 use perimeter_base::Time;
 use perimeter_stack::Sleeper;
-use perimeter_sync::{Event, Platform, Thread, Work};
+use perimeter_sync::{Event, Platform, Priority, Thread, Work};
 use std::sync::Arc;
 
 /// Who takes packets from the devices.
@@ -67,6 +67,11 @@ impl Nap {
     }
 }
 
+/// Priorities of threads that take their core from the application's, as kernels have them: who serves
+/// a device goes before who runs protocols.
+const DEVICE: Priority = Priority::new(60);
+const PROTOCOL: Priority = Priority::new(50);
+
 /// Threads to be joined when the stack goes.
 pub(crate) type Joins = Vec<Box<dyn FnOnce() -> Result<(), String> + Send>>;
 
@@ -76,18 +81,22 @@ pub(crate) fn start<O: Org>(instance: &Arc<Instance<O>>, inbound: Inbound) -> Jo
         return Vec::new();
     }
     let p = instance.sh.p.clone();
+    let [device, protocol] = match instance.sh.config.preemptive {
+        true => [DEVICE, PROTOCOL],
+        false => [Priority::ORDINARY; 2],
+    };
     let mut joins: Joins = Vec::new();
     for worker in 0..instance.org.workers() {
         let i = instance.clone();
         let body = Box::new(move || guarded(&i, |i| work(i, worker)));
         let core = instance.org.worker_core(worker);
-        let t = p.spawn(&format!("protocol-{worker}"), core, body);
+        let t = p.spawn_at(protocol, &format!("protocol-{worker}"), core, body);
         joins.push(Box::new(move || t.join()));
     }
     let mut spawn = |name: String, core: Option<usize>, queues: Vec<u16>, polite: bool| {
         let i = instance.clone();
         let body = Box::new(move || guarded(&i, |i| serve(i, &queues, polite)));
-        let t = p.spawn(&name, core, body);
+        let t = p.spawn_at(device, &name, core, body);
         joins.push(Box::new(move || t.join()));
     };
     match inbound {
@@ -97,7 +106,7 @@ pub(crate) fn start<O: Org>(instance: &Arc<Instance<O>>, inbound: Inbound) -> Jo
             for (n, iface) in instance.sh.ifaces[..devices].iter().enumerate() {
                 spawn(
                     format!("inbound-{n}"),
-                    Some(n),
+                    instance.sh.config.bound.then_some(n),
                     iface.rx.clone().collect(),
                     false,
                 );

@@ -99,6 +99,15 @@ pub struct Config {
     /// Who reads on that core then finds what came in a cache. Default 768 KiB: full frames whose
     /// buffers take 1 MiB, which is what a core has for itself today.
     pub budget: usize,
+    /// Whether threads of the stack's own take their core from the application's as soon as there is
+    /// something for them to do, as a kernel's do: those that serve devices before those that run
+    /// protocols. That takes the right to real-time priorities (`CAP_SYS_NICE` on Linux); without it
+    /// nothing changes. An application that shares its cores with such threads gets what they leave,
+    /// which may be nothing (receive livelock). Default off.
+    pub preemptive: bool,
+    /// Whether threads that serve devices are bound to a core each; else they run wherever the system
+    /// lets them. Default on.
+    pub bound: bool,
     /// The longest that the end of a stack waits, when its last handle goes, until what was
     /// written has been acknowledged, the FINs too; zero: what is left is reset at once. A
     /// process has no kernel behind it that goes on sending, so it is the process that waits.
@@ -131,6 +140,8 @@ impl Default for Config {
             service: core::time::Duration::from_millis(5),
             look_around: core::time::Duration::from_micros(50),
             budget: 768 << 10,
+            preemptive: false,
+            bound: true,
             drain: core::time::Duration::from_secs(300),
             drain_stall: core::time::Duration::from_secs(30),
         }
@@ -157,6 +168,8 @@ perimeter_base::setters! {
         with_service(service: core::time::Duration),
         with_look_around(look_around: core::time::Duration),
         with_budget(budget: usize),
+        with_preemptive(preemptive: bool),
+        with_bound(bound: bool),
         with_drain(drain: core::time::Duration),
         with_drain_stall(drain_stall: core::time::Duration),
     }

@@ -123,7 +123,7 @@ fn carry_out(
         p,
         workers,
         (&control, &ready),
-        LOOK,
+        (LOOK, true),
         fails,
     ));
     let p2 = p.clone();
@@ -149,7 +149,7 @@ fn carry_out(
         // Closing would be traced too, and takes as long as opening.
         std::process::exit(0);
     };
-    let observer = p.spawn("observer", Some(threads), Box::new(body));
+    let observer = p.spawn_aside("observer", 0, Box::new(body));
     observer.join().map_err(Error::Run)
 }
 

@@ -9,7 +9,9 @@ use perimeter_command::{
 };
 use perimeter_lab::{
     plan::{Mode, Plan},
-    predict::{self, Effort, Instead, Machine, Made, Predictions, Question, Time, loads::Load},
+    predict::{
+        self, Effort, Instead, Machine, Made, OneCore, Predictions, Question, Time, loads::Load,
+    },
 };
 use perimeter_measure::{Error, bench::recommend::Prediction};
 use std::{
@@ -32,7 +34,15 @@ pub fn calibrate(args: &Calibrate) -> Result<(), Error> {
     }
     let like = Machine::find(&args.like)?;
     let machine = match args.to {
-        Some(Published(few, many)) => predict::scale(&like, few, many)?,
+        Some(Published(few, many)) => {
+            let scheduling = args.scheduling;
+            let published = OneCore {
+                few,
+                many,
+                scheduling,
+            };
+            predict::scale(&like, published)?
+        }
         None if args.refit => {
             let mut machine = like;
             predict::refit(&mut machine, &mut |line| say(line))?;

@@ -195,6 +195,7 @@ pub(super) struct Overrides {
     #[serde(default, deserialize_with = "duration")]
     look_around: Option<Duration>,
     budget: Option<usize>,
+    preemptive: Option<bool>,
     #[serde(default, deserialize_with = "duration")]
     interrupt_delay: Option<Duration>,
     hand_on: Option<bool>,
@@ -228,6 +229,7 @@ impl Overrides {
         put(&mut s.stretch_acks, &self.stretch_acks);
         put(&mut s.look_around, &self.look_around);
         put(&mut s.budget, &self.budget);
+        put(&mut s.preemptive, &self.preemptive);
         put(&mut s.interrupt_delay, &self.interrupt_delay);
         put(&mut s.hand_on, &self.hand_on);
         put(&mut s.profile, &self.profile);

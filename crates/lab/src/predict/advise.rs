@@ -1,10 +1,11 @@
 //! Which organization does most on more cores than there are, where a prediction can be relied on.
 
 use super::{
+    effort::Effort,
     loads::{Load, Point},
     machine::Machine,
     pool,
-    simulate::{Effort, simulate},
+    simulate::simulate,
     validate::validate,
 };
 use crate::{Error, stats::Spread};

@@ -3,11 +3,12 @@
 //! with; nothing is fitted to those.
 
 use super::{
+    effort::Effort,
     fit::{Observed, fit},
     loads::{BESIDE, Load, PAIRS, Point, SINGLE},
     machine::{Machine, Run, thousandths},
     micro::{self, Micro},
-    simulate::{Effort, Simulated, simulate},
+    simulate::{Simulated, simulate},
 };
 use crate::{
     Error,

@@ -2,6 +2,7 @@
 //! hangs on, and its claims judged where the published number of cores is among them.
 
 use super::{
+    effort::has_one_core,
     loads::Load,
     made::{Question, make_all, runs},
     pool,
@@ -13,7 +14,7 @@ use crate::{
     metric::Metric,
     organizations::Organization,
     plan::{Cell, Mode, Plan},
-    published::{Claim, Relation},
+    published::{Claim, Experiment, Relation},
     record::Measured,
     stats::{Spread, median},
     workload::{Device, Latency},
@@ -23,6 +24,9 @@ use serde::{Deserialize, Serialize};
 
 /// How far from 1 a ratio may be that counts as none.
 const EQUAL: f64 = 0.1;
+
+/// The unit of what processors counted.
+const CYCLES: &str = "cycles/KB";
 
 /// How much of the time a core has something to do that has no time left.
 const FULL: f64 = 0.9;
@@ -165,8 +169,9 @@ fn points(plan: &Plan, question: &Question) -> Result<Vec<(usize, Cell)>, Error>
     for &cores in &question.cores {
         let nics = question.machine.nics.unwrap_or(cores);
         for cell in plan.cells_on(question.mode, cores, nics)? {
-            // One thread is the same on any number of cores.
-            let alone = cell.configuration.organization.single_threaded();
+            let cell = question.machine.cell(cell)?;
+            // One core is the same on any number of them.
+            let alone = has_one_core(&cell.configuration.organization);
             if !alone || Some(&cores) == question.cores.first() {
                 points.push((cores, cell));
             }
@@ -195,7 +200,7 @@ pub fn predict(plan: &Plan, question: &Question, validation: &Validation) -> Res
     // What a paper measured is held against as many cores as it had, or against the most there are.
     let wanted = plan.cores.unwrap_or(question.machine.cores);
     if question.machine.published && question.cores.contains(&wanted) {
-        figure.published = published(plan, &figure, wanted);
+        figure.published = published(plan, &figure, wanted, question.machine.ghz);
         figure.claims = claims(plan, &figure, wanted);
     }
     Ok(figure)
@@ -234,8 +239,8 @@ fn hindrance(cell: &Cell) -> Option<&'static str> {
         Some("only the memory NIC is there on virtual cores")
     } else if s.udp.is_some() || s.reconnect || cell.listening {
         Some("datagrams, and connections that are opened anew, are not predicted yet")
-    } else if cell.modelled.is_some() || cell.counted {
-        Some("cache misses are modelled by a plan of their own")
+    } else if cell.counted {
+        Some("virtual cores have no counters of a processor's")
     } else {
         None
     }
@@ -363,15 +368,21 @@ fn at<'a>(
 fn is_on(place: &Place, cores: usize) -> bool {
     let alone = || {
         let org = crate::backends::parse(&place.org);
-        org.is_ok_and(|o| o.single_threaded())
+        org.is_ok_and(|o| has_one_core(&o))
     };
     place.cores == cores || alone()
 }
 
-fn published(plan: &Plan, figure: &Figure, cores: usize) -> Vec<Published> {
+fn published(plan: &Plan, figure: &Figure, cores: usize, ghz: Option<f64>) -> Vec<Published> {
     let mut out = Vec::new();
-    let series = plan.published.iter().flat_map(|e| &e.series);
-    for s in series {
+    // What was counted in cycles is predicted in ns.
+    let in_its_unit = |e: &Experiment| match e.unit == CYCLES {
+        true => ghz,
+        false => Some(1.0),
+    };
+    let experiments = plan.published.iter();
+    let experiments = experiments.filter_map(|e| Some((&e.series, in_its_unit(e)?)));
+    for (s, factor) in experiments.flat_map(|(all, factor)| all.iter().map(move |s| (s, factor))) {
         for x in plan.values(Mode::Normal) {
             let predicted = at(plan, figure, &s.name, *x, cores).and_then(|p| p.value);
             if let (Some(point), Some(value)) = (s.at(*x as f64), predicted) {
@@ -379,7 +390,7 @@ fn published(plan: &Plan, figure: &Figure, cores: usize) -> Vec<Published> {
                     series: s.name.clone(),
                     x: *x,
                     published: point.y,
-                    predicted: value.median,
+                    predicted: value.median * factor,
                 });
             }
         }

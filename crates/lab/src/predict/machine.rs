@@ -8,7 +8,7 @@ use perimeter_sync::{
     virt::{Cost, CostTable, LineCosts, PayloadCosts},
 };
 use serde::{Deserialize, Serialize, Serializer};
-use std::{collections::BTreeMap, path::Path};
+use std::{collections::BTreeMap, path::Path, time::Duration};
 
 /// Most bytes of a machine's file.
 const LONGEST: u64 = 1 << 20;
@@ -28,6 +28,9 @@ pub struct Machine {
     /// NICs, where it has a number of its own; else as many as cores run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nics: Option<usize>,
+    /// Its clock, GHz, where what was published of it counts cycles.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ghz: Option<f64>,
     /// What each of those carries, Gb/s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link_gbps: Option<f64>,
@@ -35,6 +38,19 @@ pub struct Machine {
     /// against it.
     #[serde(default)]
     pub published: bool,
+    /// Whether a stack's threads are a kernel's, which take their core from processes at once.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub preemptive: bool,
+    /// How long its NICs hold interrupts back at least, ns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interrupt_delay: Option<f64>,
+    /// The most bytes that a stack there takes at a time from who sends, where that is less than what
+    /// is written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub write: Option<usize>,
+    /// Whether its scheduler has one queue for all cores, so that threads move between them.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub one_run_queue: bool,
     /// What it has in place of what plans say, where that was asked for.
     #[serde(default, skip_serializing_if = "Instead::is_nothing")]
     pub instead: Instead,
@@ -89,6 +105,9 @@ pub struct Costs {
     pub switch: f64,
     /// A contender's unit of spinning; 0: it sees each release at once.
     pub pause: f64,
+    /// Whether the scheduler has one lock for all cores.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub one_scheduler: bool,
     /// How long a contender spins.
     pub spin: f64,
     /// After how long a parked contender has the lock handed over.
@@ -98,6 +117,22 @@ pub struct Costs {
     /// After how long one leaves the core to another that is woken; 0: at the end of its turn.
     #[serde(default)]
     pub preempt: f64,
+}
+
+impl Costs {
+    /// What sleeping, waking and switching take.
+    pub(super) fn scheduling(&mut self) -> [&mut f64; 8] {
+        [
+            &mut self.yields,
+            &mut self.park,
+            &mut self.wake,
+            &mut self.kick,
+            &mut self.wake_latency,
+            &mut self.timer_set,
+            &mut self.timer_interrupt,
+            &mut self.switch,
+        ]
+    }
 }
 
 /// Cache lines: see [`LineCosts`].
@@ -208,6 +243,9 @@ impl Run {
 fn in_words<S: Serializer>(policy: &LockPolicy, s: S) -> Result<S::Ok, S::Error> {
     s.serialize_str(&policy.to_string())
 }
+
+/// A uniprocessor's kernel.
+pub(super) const KERNEL: &str = "up:shared";
 
 /// What lines an ideal peer has.
 pub(super) const PEER_LINES: [Touched; 2] = [Touched::PeerFlow, Touched::PeerFrame];
@@ -385,6 +423,7 @@ impl Machine {
             .with_timer_set_ns(whole(c.timer_set))
             .with_timer_interrupt_ns(whole(c.timer_interrupt))
             .with_switch_ns(whole(c.switch))
+            .with_one_scheduler(c.one_scheduler)
             .with_spin_ns(whole(c.spin))
             .with_fair_ns(whole(c.fair))
             .with_slice_ns(whole(c.slice))
@@ -412,19 +451,7 @@ impl Machine {
                 let c = &mut m.costs;
                 vec![&mut c.atomic, &mut c.lock, &mut c.pause]
             }
-            Group::Scheduling => {
-                let c = &mut m.costs;
-                vec![
-                    &mut c.yields,
-                    &mut c.park,
-                    &mut c.wake,
-                    &mut c.kick,
-                    &mut c.wake_latency,
-                    &mut c.timer_set,
-                    &mut c.timer_interrupt,
-                    &mut c.switch,
-                ]
-            }
+            Group::Scheduling => m.costs.scheduling().into(),
         };
         for cost in scaled {
             *cost *= factor;
@@ -439,17 +466,47 @@ impl Machine {
         m
     }
 
-    /// Settings of a plan's cell, on this machine.
+    /// A plan's cell, on this machine: where stacks are kernels, a uniprocessor's has an application
+    /// and NICs that interrupt it, in place of one thread that polls.
+    ///
+    /// # Errors
+    /// None, as far as is known.
+    pub fn cell(&self, mut cell: Cell) -> Result<Cell, Error> {
+        if self.preemptive && cell.configuration.organization.to_string() == "up" {
+            cell.configuration.organization =
+                crate::backends::parse(KERNEL).map_err(Error::Input)?;
+            cell.settings.threads = 1;
+        }
+        Ok(cell)
+    }
+
+    /// Settings of a [cell](Machine::cell) on this machine.
     pub fn settings(&self, cell: &Cell) -> Settings {
-        let settings = &cell.settings;
-        let mut settings = Settings {
-            link_gbps: self.link_gbps.or(settings.link_gbps),
-            locks: self.locks,
-            ..settings.clone()
-        };
+        let mut settings = self.its(&cell.settings);
+        if let (Some(nics), 1) = (self.nics, cell.configuration.threads) {
+            // One core has as many as all have elsewhere.
+            settings.nics = nics;
+        }
         self.instead
             .apply(&mut settings, cell.configuration.threads);
         settings
+    }
+
+    /// Such settings, where the machine and its system decide.
+    pub(super) fn its(&self, settings: &Settings) -> Settings {
+        Settings {
+            link_gbps: self.link_gbps.or(settings.link_gbps),
+            locks: self.locks,
+            preemptive: self.preemptive || settings.preemptive,
+            bound: !self.one_run_queue,
+            interrupt_delay: settings.interrupt_delay.max(Duration::from_nanos(
+                self.interrupt_delay.unwrap_or(0.0) as u64,
+            )),
+            write_size: settings.write_size.min(self.write.unwrap_or(usize::MAX)),
+            // All that happens on virtual cores is known without.
+            profile: false,
+            ..settings.clone()
+        }
     }
 
     /// With some things in place of what plans say.

@@ -1,9 +1,10 @@
 //! What is asked of a prediction, and the runs of its points on virtual cores, each made once.
 
 use super::{
+    effort::Effort,
     machine::{Group, Machine},
     pool,
-    simulate::{Effort, Simulated, simulate_all},
+    simulate::{Simulated, simulate_all},
 };
 use crate::{
     Error,

@@ -9,6 +9,7 @@
 
 mod advise;
 mod calibrate;
+mod effort;
 mod figure;
 mod file;
 mod fit;
@@ -18,6 +19,7 @@ pub mod loads;
 mod machine;
 mod made;
 mod micro;
+mod missed;
 mod pool;
 mod scale;
 mod simulate;
@@ -26,12 +28,13 @@ mod validate;
 
 pub use advise::{Advice, advise};
 pub use calibrate::{Time, Watcher, calibrate, refit};
+pub use effort::Effort;
 pub use figure::{Figure, Finding, Judged, Place, Published, predict, run_all};
 pub use file::{Predictions, SCHEMA};
 pub use instead::Instead;
 pub use lines::lines;
 pub use machine::{Group, Machine, names};
 pub use made::{Made, Question};
-pub use scale::scale;
-pub use simulate::{Effort, Simulated, simulate};
+pub use scale::{OneCore, scale};
+pub use simulate::{Simulated, simulate};
 pub use validate::{Validation, Verdict, validate};

@@ -1,11 +1,17 @@
 //! One run on virtual cores: the same benchmark, stack and organizations as on the machine, in
 //! virtual time with a machine's costs.
 
-use super::machine::{Machine, PEER_LINES};
+use super::{
+    effort::{Counting, Effort, used},
+    machine::{Machine, PEER_LINES},
+    missed::{Missed, modelled},
+};
 use crate::{
     Error,
     ours::virtual_cores,
-    workload::{Configuration, Control, Direction, Locks, Phase, SEGMENT, Sample, Settings, Times},
+    workload::{
+        Configuration, Control, Direction, Locks, PathTime, Phase, SEGMENT, Sample, Settings, Times,
+    },
 };
 use perimeter::{LockClass, LockStats, Virtual, Work, link::mem::PeerHandle};
 use perimeter_base::Time;
@@ -39,90 +45,6 @@ const GROWN: u32 = 255;
 
 /// Round trips before anything counts: all begin at the same moment.
 const SETTLED: u32 = 20;
-
-/// Each core has turns of its own, so less time has to count where there are many: half of it on
-/// twice so many cores.
-const MANY_CORES: u32 = 8;
-/// Turns that count at least, however many cores there are.
-const LEAST_TURNS: u32 = 2;
-
-/// Before a run is looked at again it goes on for one part of what counts, and then another counts.
-const SETTLE: u32 = 4;
-const AGAIN: u32 = 2;
-
-/// How much is run.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Effort {
-    /// Segments of each connection before anything counts: what its buffer holds, 181 of them, is
-    /// written before the first is sent, and until that is acknowledged its application has no turn.
-    pub warm_least: u64,
-    /// As many, where they come to no more than `warm_most` in all: windows that are longer than those
-    /// of the beginning (`GROWN`) have grown by then.
-    pub warm_segments: u64,
-    /// See there.
-    pub warm_most: u64,
-    /// Segments that count, at least.
-    pub segments: u64,
-    /// Virtual time that counts, at least, on few cores.
-    pub time: Duration,
-    /// Turns of threads that share a core which count, at least, on few cores when receiving: how
-    /// much waits for readers, and whether caches still hold it, goes up and down with those.
-    pub turns: u32,
-}
-
-impl Effort {
-    /// Whether what so many connections send before anything counts is most of a run.
-    pub fn is_long(&self, connections: u32) -> bool {
-        u64::from(connections) * self.warm_least > self.warm_most
-    }
-
-    /// Virtual time that counts, at least, on `cores` cores of a machine.
-    fn time_on(&self, machine: &Machine, settings: &Settings, cores: usize) -> Duration {
-        let fewer = (cores as u32 / MANY_CORES).max(1);
-        let time = self.time / fewer;
-        if settings.direction != Direction::Receive {
-            return time;
-        }
-        let turns = (self.turns / fewer).max(LEAST_TURNS.min(self.turns));
-        time.max(turns * Duration::from_nanos(machine.costs.slice as u64))
-    }
-
-    /// About how many segments a run comes to, of which `parts` parts count: which of several takes
-    /// longest to simulate.
-    pub fn length(
-        &self,
-        machine: &Machine,
-        settings: &Settings,
-        configuration: &Configuration,
-        (cores, parts): (usize, u64),
-    ) -> u64 {
-        /// Time that a core takes for a segment, about, ns.
-        const SEGMENT_NS: u64 = 2000;
-        let cores = used(configuration, cores);
-        let time = self.time_on(machine, settings, cores).as_nanos() as u64;
-        let counted = self.segments.max(time * cores as u64 / SEGMENT_NS);
-        u64::from(configuration.connections) * self.warm_least + parts * counted
-    }
-
-    /// For a prediction.
-    pub const USUAL: Effort = Effort {
-        warm_least: 190,
-        warm_segments: 360,
-        warm_most: 120_000,
-        segments: 40_000,
-        time: Duration::from_millis(10),
-        turns: 10,
-    };
-    /// For a look.
-    pub const QUICK: Effort = Effort {
-        warm_least: 190,
-        warm_segments: 360,
-        warm_most: 40_000,
-        segments: 15_000,
-        time: Duration::from_millis(4),
-        turns: 3,
-    };
-}
 
 /// What a run came to.
 #[derive(Debug, Clone)]
@@ -175,14 +97,6 @@ pub fn simulate(
     Ok(all.swap_remove(0))
 }
 
-/// On how many of `cores` cores it runs.
-fn used(configuration: &Configuration, cores: usize) -> usize {
-    match configuration.organization.single_threaded() {
-        true => 1,
-        false => cores.max(1),
-    }
-}
-
 /// The same on the first of `machines`, and then, going on from there, with the costs of each of
 /// the others: as many as there was time for.
 ///
@@ -193,11 +107,11 @@ pub fn simulate_all(
     settings: &Settings,
     configuration: &Configuration,
     cores: usize,
-    (seed, mut effort): (u64, Effort),
+    (seed, effort): (u64, Effort),
 ) -> Result<Vec<Simulated>, Error> {
     let machine = machines[0];
     let cores = used(configuration, cores);
-    effort.time = effort.time_on(machine, settings, cores);
+    let counting = effort.counting(machine, settings, cores);
     let config = VirtualConfig::default()
         .with_seed(seed)
         .with_cores(cores)
@@ -210,11 +124,17 @@ pub fn simulate_all(
         .with_max_steps(MOST_STEPS)
         .with_max_time(Time::from_millis(u64::from(u32::MAX)))
         .with_lock_policy(settings.locks)
+        .with_priorities(settings.preemptive)
+        .with_one_run_queue(!settings.bound)
         .with_check_lock_order(false);
     let (settings2, configuration2) = (settings.clone(), configuration.clone());
     let others = machines[1..].iter().map(|m| m.table()).collect();
-    let how = How { effort, others };
-    let body = move |p: Virtual| carry_out(&p, &settings2, &configuration2, cores, how);
+    let how = How {
+        effort,
+        counting,
+        others,
+    };
+    let body = move |p: Virtual| carry_out(&p, &settings2, &configuration2, how);
     let looks = match Virtual::run(config, body) {
         Ok((result, _)) => result?,
         Err(failure) => return Err(Error::Run(failure.to_string())),
@@ -226,6 +146,7 @@ pub fn simulate_all(
 /// What is looked at, and with what costs after that.
 struct How {
     effort: Effort,
+    counting: Counting,
     others: Vec<CostTable>,
 }
 
@@ -233,7 +154,6 @@ fn carry_out(
     p: &Virtual,
     settings: &Settings,
     configuration: &Configuration,
-    cores: usize,
     how: How,
 ) -> Result<Vec<[Look; 2]>, Error> {
     let deadline = Instant::now() + PATIENCE;
@@ -249,7 +169,7 @@ fn carry_out(
         first.get_or_insert(e);
     };
     let set = (&control, &ready);
-    let mut threads = virtual_cores::start(p, workers, set, LOOK, fails);
+    let mut threads = virtual_cores::start(p, workers, set, (LOOK, settings.bound), fails);
     let looks = Arc::new(Mutex::new(None));
     let watch = Watch {
         p: p.clone(),
@@ -266,7 +186,7 @@ fn carry_out(
         control.advance(Phase::Stop);
         *seen.lock().unwrap_or_else(PoisonError::into_inner) = done;
     };
-    threads.push(p.spawn("observer", Some(cores), Box::new(body)));
+    threads.push(p.spawn_aside("observer", 0, Box::new(body)));
     for t in threads {
         t.join().map_err(Error::Run)?;
     }
@@ -308,9 +228,7 @@ impl Watch {
             warm_least,
             warm_segments,
             warm_most,
-            segments,
-            time,
-            turns: _,
+            ..
         } = self.how.effort;
         let unit = unit(&self.settings);
         let warm = match self.settings.exchange {
@@ -321,17 +239,17 @@ impl Watch {
         };
         let trips = SETTLED * (self.settings.rtt() + self.settings.interrupt_delay);
         self.until((warm * unit, trips))?;
-        let part = |of: u32| (segments * unit / u64::from(of), time / of);
+        let counting = self.how.counting;
         let seen = |before: Look| [before, self.look()];
         let before = self.look();
-        self.until(part(1))?;
+        self.count(counting)?;
         let mut all = vec![seen(before)];
         for costs in &self.how.others {
             self.p.set_costs(*costs);
             let again = || {
-                self.until(part(SETTLE))?;
+                self.count(counting.settling())?;
                 let before = self.look();
-                self.until(part(AGAIN))?;
+                self.count(counting.again())?;
                 Some(seen(before))
             };
             let Some(looks) = again() else { break };
@@ -364,6 +282,19 @@ impl Watch {
             moved: self.moved(),
             report: self.p.report(),
         }
+    }
+
+    /// Waits until as much has happened as is to count. `None`: that takes too long.
+    fn count(&self, counting: Counting) -> Option<()> {
+        let bytes = counting.segments * unit(&self.settings);
+        self.until((bytes, counting.time))?;
+        let mut turns = Vec::new();
+        while !counting.is_enough(&turns) {
+            let before = self.moved();
+            self.until((0, counting.turn))?;
+            turns.push((self.moved() - before) as f64);
+        }
+        Some(())
     }
 
     /// Waits until `bytes` more were moved and `time` has passed, in virtual time. `None`: that
@@ -413,6 +344,15 @@ fn told(machine: &Machine, settings: &Settings, cores: usize, looks: &[Look; 2])
     }
     let lines_ns: [u64; Touched::COUNT] =
         std::array::from_fn(|i| after.report.lines_ns[i] - before.report.lines_ns[i]);
+    let missed: Missed = std::array::from_fn(|i| {
+        let (a, b) = (after.report.missed[i], before.report.missed[i]);
+        [a[0] - b[0], a[1] - b[1]]
+    });
+    let scheduling = PathTime {
+        path: "scheduler".into(),
+        count: after.report.turns - before.report.turns,
+        ns: after.report.scheduling_ns - before.report.scheduling_ns,
+    };
     let idle = |core: usize| {
         let (a, b) = (after.report.idle_ns[core], before.report.idle_ns[core]);
         (a - b).min(ns)
@@ -452,6 +392,8 @@ fn told(machine: &Machine, settings: &Settings, cores: usize, looks: &[Look; 2])
         rounds,
         locks: locks.filter(|l| l.acquisitions > 0).collect(),
         context_switches: after.report.turns - before.report.turns,
+        modelled: Some(modelled(machine, cores, payload as u64, &missed)),
+        paths: vec![scheduling],
         valid: bytes > 0,
         ..Sample::default()
     };
@@ -496,7 +438,8 @@ mod tests {
     fn run(machine: &Machine, load: Load, org: &str, cores: usize, seed: u64) -> Simulated {
         let point = Point::new(load, org, 12, cores).unwrap();
         let how = (seed, LITTLE);
-        simulate(machine, &point.settings, &point.configuration, cores, how)
+        let settings = machine.its(&point.settings);
+        simulate(machine, &settings, &point.configuration, cores, how)
             .unwrap_or_else(|e| panic!("{org}, {load}, {cores}: {e}"))
     }
 
@@ -518,15 +461,18 @@ mod tests {
         }
     }
 
-    /// Every organization, under every load, on one core and on several: something is done, and the
-    /// account of it adds up.
+    /// Every organization, under every load, on one core and on several, as a program and as a kernel:
+    /// something is done, and the account of it adds up.
     #[test]
     fn every_organization_is_simulated() {
-        let m = machine();
+        let kernel = Machine::find("opteron-275").unwrap();
+        assert!(kernel.preemptive && kernel.one_run_queue);
+        let runs = [(Load::Send, 1), (Load::Receive, 3), (Load::Messages, 2)];
         for org in perimeter::OrgSpec::tested() {
             let org = org.to_string();
-            for (load, cores) in [(Load::Send, 1), (Load::Receive, 3), (Load::Messages, 2)] {
-                let s = run(&m, load, &org, cores, 1);
+            let both = [machine(), kernel.clone()];
+            for (m, (load, cores)) in both.iter().flat_map(|m| runs.map(|r| (m, r))) {
+                let s = run(m, load, &org, cores, 1);
                 assert!(s.units >= 2000.0, "{org}, {load}: {}", s.units);
                 let ns = s.time.as_nanos() as u64;
                 assert!(s.busy_ns.iter().all(|b| *b <= ns), "{org}, {load}");

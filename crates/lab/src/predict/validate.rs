@@ -2,10 +2,11 @@
 
 use super::{
     calibrate::units,
+    effort::Effort,
     loads::Load,
     machine::{Machine, Run},
     pool,
-    simulate::{Effort, simulate},
+    simulate::simulate,
 };
 use crate::{Error, metric::Metric, record::Measured, stats::Spread};
 use serde::{Deserialize, Serialize};

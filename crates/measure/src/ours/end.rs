@@ -87,6 +87,8 @@ pub(super) fn stack_config(settings: &Settings) -> Config {
         .with_stretch_acks(settings.stretch_acks)
         .with_look_around(settings.look_around)
         .with_budget(settings.budget)
+        .with_preemptive(settings.preemptive)
+        .with_bound(settings.bound)
 }
 
 /// Queues of each NIC: one, or with affine steering one for each application thread.

@@ -52,14 +52,14 @@ pub fn open(
     Ok((workers(settings, configuration, end, Some(deadline)), peers))
 }
 
-/// Starts the workers of [`open`], each on a core of its own. One that is set counts in
+/// Starts the workers of [`open`], each bound to a core of its own or to none. One that is set counts in
 /// `ready`, and waits until the phase goes on, looking each time `look` has passed; of what goes
 /// wrong `failed` is told.
 pub fn start(
     platform: &Virtual,
     workers: Vec<Named>,
     (control, ready): (&Arc<Control>, &Arc<AtomicUsize>),
-    look: Duration,
+    (look, bound): (Duration, bool),
     failed: impl Fn(Error) + Clone + Send + 'static,
 ) -> Vec<<Virtual as Platform>::Thread> {
     let start = |(index, (name, worker)): (usize, Named)| {
@@ -76,7 +76,7 @@ pub fn start(
                 failed(e);
             }
         };
-        platform.spawn(&name, Some(index), Box::new(body))
+        platform.spawn(&name, bound.then_some(index), Box::new(body))
     };
     workers.into_iter().enumerate().map(start).collect()
 }

@@ -230,6 +230,10 @@ pub struct Settings {
     /// Bytes that an inbound thread of our organizations takes before it lets others of its core run;
     /// 0: all that come.
     pub budget: usize,
+    /// Whether threads of our organizations' own take their core from the application's at once.
+    pub preemptive: bool,
+    /// Whether threads are bound to cores, the application's and those that serve devices.
+    pub bound: bool,
     /// How long after the first frame a NIC in memory interrupts.
     pub interrupt_delay: Duration,
     /// Whether the wire of `pair` hands on the memory of large segments instead of copying it.
@@ -280,6 +284,8 @@ impl Default for Settings {
             stretch_acks: true,
             look_around: perimeter::Config::default().look_around,
             budget: perimeter::Config::default().budget,
+            preemptive: false,
+            bound: true,
             interrupt_delay: Duration::ZERO,
             hand_on: false,
             profile: false,

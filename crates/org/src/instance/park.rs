@@ -15,6 +15,9 @@ use std::sync::{Arc, PoisonError, Weak};
 /// The shortest sleep of who looks around only now and then, ns.
 const DOZE: u64 = 200_000;
 
+/// How long a thread that goes before others of its core sleeps so that they run, ns.
+const ASIDE: u64 = 20_000;
+
 impl<O: Org> Instance<O> {
     /// Wakes every thread that waits for frames.
     pub(super) fn wake_idle(&self) {
@@ -164,7 +167,13 @@ impl<O: Org> Instance<O> {
         if ready {
             // What was due a moment ago and still is waits for a thread that is at the device
             // or at the timers.
-            self.sh.p.yield_now();
+            if self.sh.config.preemptive {
+                // That one may be behind this one on its core, for as long as this one does not sleep.
+                ready = false;
+                until = now.plus(ASIDE);
+            } else {
+                self.sh.p.yield_now();
+            }
         }
         for &q in queues {
             let port = &self.sh.rx[usize::from(q)];

@@ -216,6 +216,9 @@ pub struct CostTable {
     /// and then each time that it has yielded (as parking_lot's does); who comes meanwhile and
     /// finds the lock free has it. 0: it sees each release at once, and the lock is handed to it.
     pub pause_ns: u32,
+    /// Whether the scheduler has one lock for all cores, which whoever goes to sleep, wakes somebody,
+    /// yields or switches has meanwhile, and for which others spin.
+    pub one_scheduler: bool,
     /// How long a contender spins before it parks, while the owner runs on another core, ns.
     /// Under [`LockPolicy::Turnstile`] it spins as long as that.
     pub spin_ns: u32,
@@ -265,6 +268,7 @@ impl Default for CostTable {
             switch_ns: 1_300,
             spawn_ns: 5_000,
             pause_ns: 0,
+            one_scheduler: false,
             spin_ns: 20_000,
             fair_ns: 500_000,
             slice_ns: 3_000_000,
@@ -290,6 +294,7 @@ perimeter_base::setters! {
         with_switch_ns(switch_ns: u32),
         with_spawn_ns(spawn_ns: u32),
         with_pause_ns(pause_ns: u32),
+        with_one_scheduler(one_scheduler: bool),
         with_spin_ns(spin_ns: u32),
         with_fair_ns(fair_ns: u32),
         with_slice_ns(slice_ns: u32),
@@ -332,6 +337,10 @@ pub struct VirtualConfig {
     /// ([`crate::Priority`]). For [`Schedule::Time`]: exploration has no cores, and tries orders
     /// that no priority would.
     pub priorities: bool,
+    /// Whether threads that are bound to no core wait in one queue, and run on whichever core comes
+    /// to them next, as under the 4BSD scheduler. Without it each stays on one core of the
+    /// simulation's choice. For [`Schedule::Time`].
+    pub one_run_queue: bool,
     /// A bug for tests to find: nobody lends a priority.
     #[doc(hidden)]
     pub planted_no_lending: bool,
@@ -352,6 +361,7 @@ impl Default for VirtualConfig {
             check_lock_order: true,
             lock_policy: LockPolicy::Modern,
             priorities: false,
+            one_run_queue: false,
             planted_no_lending: false,
         }
     }
@@ -371,6 +381,7 @@ perimeter_base::setters! {
         with_check_lock_order(check_lock_order: bool),
         with_lock_policy(lock_policy: LockPolicy),
         with_priorities(priorities: bool),
+        with_one_run_queue(one_run_queue: bool),
     }
 }
 
@@ -404,6 +415,12 @@ pub struct Report {
     /// How many items were touched that other cores had had since, likewise. Counted where their
     /// lines cost something, or while the simulation is traced.
     pub moved: [u64; Touched::COUNT],
+    /// Lines that cores had not in caches of their own, likewise, in thousandths: those that came
+    /// from another core, and those that did not. Words of locks come last; payload is not in it.
+    pub missed: [[u64; 2]; Touched::COUNT + 1],
+    /// What sleeping, waking, switching and yielding took, with waiting for the one scheduler where
+    /// there is one, ns.
+    pub scheduling_ns: u64,
 }
 
 /// What kind of failure ended a run.

@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use super::Virtual;
 use super::config::{Report, RunError, VirtualConfig};
 use super::shared::{Shared, is_torn, message};
-use super::state::Body;
+use super::state::{Body, On};
 use crate::policy::Priority;
 
 enum Command {
@@ -276,7 +276,14 @@ impl Driver {
         let sh = &*self.shared;
         match command {
             Command::Call(core, body) => {
-                sh.with(|st| st.add(Priority::ORDINARY, "call", core, body));
+                sh.with(|st| {
+                    st.add(
+                        Priority::ORDINARY,
+                        "call",
+                        core.map_or(On::Any, On::Core),
+                        body,
+                    )
+                });
                 self.settle();
             }
             Command::Settle => {

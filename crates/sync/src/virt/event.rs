@@ -219,9 +219,9 @@ impl Event for VirtualEvent {
             if st.record.is_some() {
                 st.note(st.running, Act::Wait { event: self.id });
             }
-            let parking = u64::from(st.cfg.costs.park_ns);
             if st.clocked {
-                st.spend(parking);
+                let core = st.me().core;
+                st.go_to_sleep(core);
             }
             let timed = st.set_timer(deadline);
             st.park(Doing::Event(self.head.get()), deadline.0);

@@ -40,19 +40,49 @@ impl fmt::Debug for VirtualTag {
 pub(super) struct Place {
     /// The core that wrote them last, if no other has read them since.
     writer: u32,
-    /// Who else has them: the place among those of the simulation, from 1. 0 as long as they are
-    /// written only and no cache is ever full, as the words of locks are by default: then the last
-    /// writer has them.
+    /// The core that has had them since nobody else did; [`NONE`]: nobody has had them.
+    core: u32,
+    /// How much that core, and the cache that it shares with others, had fetched when it touched
+    /// them last.
+    own: u64,
+    shared: u64,
+    /// Where several cores have had them: the place among those of the simulation, from 1, of who
+    /// has; the three above say nothing then. Most lines are written by whoever touches them, and
+    /// need none.
     kept: u32,
 }
 
-/// Who has lines.
+/// Who has lines, where several cores have had them.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     /// Cores that had them, and how much each had fetched when it touched them last.
     held: Vec<(u32, u64)>,
     /// The same for caches that several cores share.
     shared: Vec<(u32, u64)>,
+}
+
+/// Who has what, of all places that several cores have had.
+#[derive(Debug, Default)]
+pub(super) struct AllKept {
+    all: Vec<Kept>,
+    /// Those that no place needs any more.
+    free: Vec<u32>,
+}
+
+impl AllKept {
+    /// A new one, of lines that only core `place.core` of group `group` has had.
+    fn add(&mut self, place: &Place, group: u32) -> u32 {
+        let new = self.free.pop().unwrap_or_else(|| {
+            self.all.push(Kept::default());
+            self.all.len() as u32
+        });
+        let kept = &mut self.all[new as usize - 1];
+        kept.held.clear();
+        kept.shared.clear();
+        kept.held.push((place.core, place.own));
+        kept.shared.push((group, place.shared));
+        new
+    }
 }
 
 impl Place {
@@ -66,6 +96,9 @@ impl Default for Place {
     fn default() -> Place {
         Place {
             writer: NONE,
+            core: NONE,
+            own: 0,
+            shared: 0,
             kept: 0,
         }
     }
@@ -140,66 +173,69 @@ pub(super) fn stays(at: u64, fetched: u64, lines: u32) -> bool {
 }
 
 impl State {
-    /// Core `core` touches `milli` thousandths of a line that are at `place`: what that takes, ns.
+    /// Core `core` touches `milli` thousandths of a line of `what` that are at `place`; without that,
+    /// they are words of locks. What it takes, ns.
     pub(super) fn fetch_for(
         &mut self,
         core: u32,
-        place: &mut Place,
+        (place, what): (&mut Place, Option<Touched>),
         milli: u64,
         write: bool,
     ) -> u64 {
         let lines = &self.cfg.costs.lines;
-        let own = &self.fetched.own;
-        let unbounded = lines.private_lines == 0 && lines.shared_lines == 0;
-        if write && unbounded && place.kept == 0 {
-            let ns = match core::mem::replace(&mut place.writer, core) {
-                NONE => u64::from(lines.memory_ns),
-                writer => lines.between(writer, core),
-            };
-            return lines.together(milli) * ns / MILLI;
-        }
-        let writer = place.writer;
-        if place.kept == 0 {
-            let had = |who, fetched: &[u64]| vec![(who, fetched[who as usize])];
-            self.kept.push(match writer {
-                NONE => Kept::default(),
-                _ => Kept {
-                    held: had(writer, own),
-                    shared: had(lines.group(writer), &self.fetched.shared),
-                },
-            });
-            place.kept = self.kept.len() as u32;
-        }
-        let kept = &self.kept[place.kept as usize - 1];
-        let has = |(c, at): &(u32, u64)| stays(*at, own[*c as usize], lines.private_lines);
-        let here = kept.held.iter().any(|h| h.0 == core && has(h));
-        let others = kept.held.iter().filter(|h| h.0 != core && has(h));
         let group = lines.group(core);
-        let in_group = |(g, at): &(u32, u64)| {
-            *g == group && stays(*at, self.fetched.shared[*g as usize], lines.shared_lines)
-        };
-        let ns = if here {
-            // Others are told that theirs are void: as far as the farthest.
-            let farthest = others.map(|h| lines.between(h.0, core)).max();
-            farthest.filter(|_| write).unwrap_or(0)
-        } else if writer != NONE && writer != core {
-            let last = kept.held.iter().find(|h| h.0 == writer);
-            match last.is_some_and(has) {
-                true => lines.between(writer, core),
-                // Written back meanwhile.
-                false if kept.shared.iter().any(in_group) => u64::from(lines.shared_ns),
-                false => u64::from(lines.memory_ns),
+        let (all_own, all_shared) = (&self.fetched.own, &self.fetched.shared);
+        let stays_own = |who: u32, at| stays(at, all_own[who as usize], lines.private_lines);
+        let stays_shared = |at| stays(at, all_shared[group as usize], lines.shared_lines);
+        let (here, in_group, from_core, ns) = match place.kept {
+            0 => {
+                let somebody = place.core != NONE;
+                let held = somebody && stays_own(place.core, place.own);
+                let here = held && place.core == core;
+                let in_group =
+                    somebody && lines.group(place.core) == group && stays_shared(place.shared);
+                // A cache that both share has what was not written since.
+                let from_core = held && (place.writer != NONE || !in_group);
+                let ns = if here {
+                    0
+                } else if from_core {
+                    lines.between(place.core, core)
+                } else if in_group {
+                    u64::from(lines.shared_ns)
+                } else {
+                    u64::from(lines.memory_ns)
+                };
+                (here, in_group, from_core, ns)
             }
-        } else if kept.shared.iter().any(in_group) {
-            u64::from(lines.shared_ns)
-        } else if let Some(nearest) = others.map(|h| lines.between(h.0, core)).min() {
-            nearest
-        } else {
-            u64::from(lines.memory_ns)
+            kept => {
+                let kept = &self.kept.all[kept as usize - 1];
+                let has = |(c, at): &(u32, u64)| stays_own(*c, *at);
+                let here = kept.held.iter().any(|h| h.0 == core && has(h));
+                let others = kept.held.iter().filter(|h| h.0 != core && has(h));
+                let in_group = kept
+                    .shared
+                    .iter()
+                    .any(|s| s.0 == group && stays_shared(s.1));
+                let far = others.map(|h| lines.between(h.0, core));
+                let (from_core, ns) = if here {
+                    // Others are told that theirs are void: as far as the farthest.
+                    let farthest = if write { far.max() } else { None };
+                    (false, farthest.unwrap_or(0))
+                } else if in_group {
+                    (false, u64::from(lines.shared_ns))
+                } else if let Some(nearest) = far.min() {
+                    (true, nearest)
+                } else {
+                    (false, u64::from(lines.memory_ns))
+                };
+                (here, in_group, from_core, ns)
+            }
         };
         if !here {
             self.fetched.own[core as usize] += milli;
-            if !kept.shared.iter().any(in_group) {
+            let missed = &mut self.missed[what.map_or(Touched::COUNT, Touched::index)];
+            missed[usize::from(!from_core)] += milli;
+            if !in_group {
                 self.fetched.shared[group as usize] += milli;
             }
         }
@@ -209,21 +245,33 @@ impl State {
 
     /// Core `core` of group `group` has touched what is at `place`.
     fn settle(&mut self, place: &mut Place, (core, group): (u32, u32), write: bool) {
-        let kept = &mut self.kept[place.kept as usize - 1];
-        if write {
-            kept.held.retain(|h| h.0 == core);
-            kept.shared.retain(|s| s.0 == group);
-            place.writer = core;
-        } else if place.writer != core {
-            place.writer = NONE;
+        let own = self.fetched.own[core as usize];
+        let shared = self.fetched.shared[group as usize];
+        let alone = place.core == core || place.core == NONE;
+        if write || (place.kept == 0 && alone) {
+            if place.kept != 0 {
+                self.kept.free.push(core::mem::take(&mut place.kept));
+            }
+            (place.core, place.own, place.shared) = (core, own, shared);
+            if write {
+                place.writer = core;
+            }
+            return;
         }
+        if place.kept == 0 {
+            let group = self.cfg.costs.lines.group(place.core);
+            place.kept = self.kept.add(place, group);
+        }
+        // Whoever wrote it has company now.
+        place.writer = NONE;
+        let kept = &mut self.kept.all[place.kept as usize - 1];
         let note = |list: &mut Vec<(u32, u64)>, who, at| match list.iter_mut().find(|h| h.0 == who)
         {
             Some(h) => h.1 = at,
             None => list.push((who, at)),
         };
-        note(&mut kept.held, core, self.fetched.own[core as usize]);
-        note(&mut kept.shared, group, self.fetched.shared[group as usize]);
+        note(&mut kept.held, core, own);
+        note(&mut kept.shared, group, shared);
     }
 
     /// The running thread touches `items` items of a tag that stands for `what`; payload goes
@@ -251,7 +299,7 @@ impl State {
         if self.is_elsewhere(place, core) {
             self.moved[what.index()] += items as u64;
         }
-        let ns = self.fetch_for(core, &mut place, milli, write);
+        let ns = self.fetch_for(core, (&mut place, Some(what)), milli, write);
         self.places[at] = place;
         self.lines_ns[what.index()] += ns;
         self.spend(ns);
@@ -259,11 +307,13 @@ impl State {
 
     /// Whether other cores had what is at `place` since core `core` did.
     fn is_elsewhere(&self, place: Place, core: u32) -> bool {
-        let Some(at) = place.kept.checked_sub(1) else {
-            return place.writer != NONE && place.writer != core;
-        };
-        let held = &self.kept[at as usize].held;
-        !held.is_empty() && !held.iter().any(|h| h.0 == core)
+        match place.kept {
+            0 => place.core != NONE && place.core != core,
+            kept => !self.kept.all[kept as usize - 1]
+                .held
+                .iter()
+                .any(|h| h.0 == core),
+        }
     }
 
     /// `bytes` bytes have gone through the running thread's caches.

@@ -255,7 +255,7 @@ impl LockHead {
             t.core as u32
         };
         if st.clocked {
-            let moves = st.fetch_for(core, &mut self.word, MILLI, true);
+            let moves = st.fetch_for(core, (&mut self.word, None), MILLI, true);
             if slot == st.running {
                 let taking = u64::from(st.cfg.costs.lock_ns);
                 st.spend(taking + moves);

@@ -69,7 +69,7 @@ use crate::class::{LockClass, Touched, Work};
 use crate::platform::{Beacon, Platform};
 use crate::policy::{Lending, LockPolicy, Priority};
 use shared::Shared;
-use state::{Doing, Held, NONE, Op};
+use state::{Doing, Held, NONE, On, Op};
 
 pub use config::{
     Cost, CostTable, FailureKind, LineCosts, PayloadCosts, Report, RunError, Schedule,
@@ -135,7 +135,7 @@ impl Virtual {
             *out.lock() = Some(r);
         });
         let (failure, report) = shared.drive(|| {
-            shared.with(|st| st.add(Priority::ORDINARY, "main", Some(0), body));
+            shared.with(|st| st.add(Priority::ORDINARY, "main", On::Core(0), body));
             shared.run_all();
             shared.finish()
         });
@@ -175,6 +175,38 @@ impl Virtual {
     /// It runs outside the virtual threads and must not wait for a lock.
     pub fn quiescence(&self, check: impl FnMut() -> Result<(), String> + Send + 'static) {
         self.shared.with(|st| st.hooks.push(Box::new(check)));
+    }
+
+    /// Starts a thread on the spare core of that number (modulo
+    /// [`VirtualConfig::spare_cores`]), where it takes no time from the program: for who looks on.
+    /// Without spare cores it is on the first core.
+    ///
+    /// ```
+    /// use perimeter_sync::virt::{Virtual, VirtualConfig};
+    /// use perimeter_sync::{Platform, Thread, Work};
+    ///
+    /// let config = VirtualConfig::default().with_cores(1).with_spare_cores(1);
+    /// let (_, report) = Virtual::run(config, |p| {
+    ///     let watcher = p.clone();
+    ///     let t = p.spawn_aside("watcher", 0, Box::new(move || watcher.charge(Work::Nanos, 5_000)));
+    ///     t.join().unwrap();
+    /// })?;
+    /// assert!(report.idle_ns[0] > 4_000, "the program's core has waited");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn spawn_aside(
+        &self,
+        name: &str,
+        core: usize,
+        body: Box<dyn FnOnce() + Send + 'static>,
+    ) -> VirtualThread {
+        thread::spawn(
+            &self.shared,
+            Priority::ORDINARY,
+            name,
+            On::Spare(core),
+            body,
+        )
     }
 
     /// How the run has gone so far.
@@ -301,7 +333,13 @@ impl Platform for Virtual {
         core: Option<usize>,
         body: Box<dyn FnOnce() + Send + 'static>,
     ) -> VirtualThread {
-        thread::spawn(&self.shared, priority, name, core, body)
+        thread::spawn(
+            &self.shared,
+            priority,
+            name,
+            core.map_or(On::Any, On::Core),
+            body,
+        )
     }
 
     fn lending(&self) -> Lending {

@@ -2,6 +2,16 @@
 
 use super::state::{Core, Doing, NONE, State};
 use crate::policy::Priority;
+use std::collections::VecDeque;
+
+/// Where a thread waits for its turn.
+#[derive(Copy, Clone)]
+pub(super) enum Queued {
+    /// At this place among the core's own.
+    Here(usize),
+    /// At this place among those that run anywhere.
+    Anywhere(usize),
+}
 
 impl State {
     /// How urgent a thread is: as it was started, or as a waiter has lent it.
@@ -14,24 +24,45 @@ impl State {
         t.base.max(t.lent)
     }
 
-    /// Place and slot of the thread that comes next on a core: of those ready by the time that
-    /// one is, the most urgent, and of these the one that waits longest.
-    pub(super) fn head(&self, c: &Core) -> Option<(usize, u32)> {
-        let first = c.queue.front().copied()?;
-        if !self.ranked {
-            return Some((0, first));
+    /// Where the thread is queued that comes next on a core, and its slot: of those ready by the time
+    /// that one is, the most urgent, and of these the one that waits longest.
+    pub(super) fn head(&self, c: &Core) -> Option<(Queued, u32)> {
+        if !self.ranked && !c.takes_any {
+            return c.queue.front().map(|&s| (Queued::Here(0), s));
         }
+        let here = c.queue.iter().enumerate();
+        let here = here.map(|(i, &s)| (Queued::Here(i), s));
+        let any = self.floating.iter().filter(|_| c.takes_any).enumerate();
+        let all = here.chain(any.map(|(i, &s)| (Queued::Anywhere(i), s)));
         let ready_at = |s: u32| self.threads[s as usize].ready_at;
-        let soonest = c.queue.iter().map(|&s| ready_at(s)).min()?;
+        let soonest = all.clone().map(|(_, s)| ready_at(s)).min()?;
         let by = soonest.max(c.clock);
-        let mut best: Option<(usize, u32)> = None;
-        for (i, &s) in c.queue.iter().enumerate() {
+        let mut best: Option<(Queued, u32)> = None;
+        for (i, s) in all {
             let better = |(_, b)| self.urgency(s) > self.urgency(b);
             if ready_at(s) <= by && best.is_none_or(better) {
                 best = Some((i, s));
             }
         }
         best
+    }
+
+    /// The queue that a thread waits in for its turn.
+    pub(super) fn queue_of(&mut self, slot: u32) -> &mut VecDeque<u32> {
+        let t = &self.threads[slot as usize];
+        match t.floats {
+            true => &mut self.floating,
+            false => &mut self.cores[t.core].queue,
+        }
+    }
+
+    /// Takes a thread out of the queue that core `core` has found it in: it is that core's now.
+    pub(super) fn take(&mut self, core: usize, (place, slot): (Queued, u32)) {
+        match place {
+            Queued::Here(i) => self.cores[core].queue.remove(i),
+            Queued::Anywhere(i) => self.floating.remove(i),
+        };
+        self.threads[slot as usize].core = core;
     }
 
     /// Whether another thread of the core has a right to run now that the occupant's turn is
@@ -53,8 +84,8 @@ impl State {
             self.threads[s as usize].ready_at <= c.clock && self.urgency(s) > self.urgency(occupant)
         });
         if outranked {
+            self.queue_of(occupant).push_front(occupant);
             let c = &mut self.cores[core];
-            c.queue.push_front(occupant);
             c.current = NONE;
             self.threads[occupant as usize].ready_at = c.clock;
             self.stop_spinning_for(occupant);
@@ -79,6 +110,7 @@ impl State {
                 let c = &mut self.cores[i];
                 (c.spinning, c.current) = (false, NONE);
                 c.clock = c.clock.max(now);
+                self.go_to_sleep(i);
                 self.lend();
                 // Others may spin for what this one holds.
                 self.stop_spinning_for(spinner);

@@ -30,9 +30,15 @@ impl State {
             Op::Checkpoint | Op::Set | Op::Take | Op::TryLock => costs.atomic_ns,
             _ => costs.point_ns,
         };
-        self.spend(u64::from(ns.max(1)));
-        if self.clocked {
+        let ns = u64::from(ns.max(1));
+        if !self.clocked {
+            self.spend(ns);
+        } else {
             let core = self.threads[me as usize].core;
+            match op {
+                Op::Yield => self.schedule(core, ns),
+                _ => self.spend(ns),
+            }
             if self.ranked && self.preempt(core) {
                 return true;
             }
@@ -66,8 +72,8 @@ impl State {
         if c.clock >= c.slice_end || op == Op::Yield {
             (c.slice_began, c.slice_end) = (c.clock, c.clock.saturating_add(slice));
             if self.due(core) {
+                self.queue_of(me).push_back(me);
                 let c = &mut self.cores[core];
-                c.queue.push_back(me);
                 self.threads[me as usize].ready_at = c.clock;
                 c.current = NONE;
                 self.stop_spinning_for(me);
@@ -76,6 +82,29 @@ impl State {
         }
         // Nobody else is behind this clock: go on without a switch.
         self.cores[core].clock > self.horizon
+    }
+
+    /// Core `core` does the scheduler's work for `ns`; where there is one scheduler, it waits for that.
+    pub(super) fn schedule(&mut self, core: usize, ns: u64) {
+        let ns = self.jittered(ns);
+        let clock = &mut self.cores[core].clock;
+        let began = *clock;
+        let mut from = began;
+        if self.cfg.costs.one_scheduler && ns > 0 {
+            let (since, until) = self.scheduler;
+            // Cores' clocks are some steps apart: who comes later may have been there before.
+            if from + ns > since {
+                from = from.max(until);
+                self.scheduler = (from, from + ns);
+            }
+        }
+        *clock = from + ns;
+        self.scheduling_ns += *clock - began;
+    }
+
+    /// Core `core` leaves a thread that goes to sleep.
+    pub(super) fn go_to_sleep(&mut self, core: usize) {
+        self.schedule(core, u64::from(self.cfg.costs.park_ns));
     }
 
     fn step_flat(&mut self, op: Op) -> bool {
@@ -230,8 +259,9 @@ impl State {
     /// Brings [`State::keys`] up to date: of the core that ran last and of those that others
     /// changed.
     fn refresh_keys(&mut self) {
-        if self.ranked || self.turnstile {
-            // Priorities that are lent, and owners that leave their cores, change any.
+        if self.turnstile || self.one_queue {
+            // Priorities that are lent, owners that leave their cores, and what any core may take,
+            // change any.
             self.changed_cores.clear();
             self.changed_cores.extend(0..self.cores.len());
         } else {
@@ -278,6 +308,7 @@ impl State {
             if c.spinning {
                 let spinner = c.current;
                 (c.spinning, c.current, c.clock) = (false, NONE, first);
+                self.go_to_sleep(best);
                 self.stop_spinning_for(spinner);
                 self.lend();
                 continue;
@@ -287,9 +318,9 @@ impl State {
             }
             let c = &self.cores[best];
             if c.current == NONE {
-                let (i, slot) = self.head(c)?;
+                let (place, slot) = self.head(c)?;
+                self.take(best, (place, slot));
                 let c = &mut self.cores[best];
-                c.queue.remove(i);
                 c.idle_ns += first - c.clock;
                 c.clock = first;
                 c.current = slot;
@@ -297,8 +328,7 @@ impl State {
                 c.last = slot;
                 if other {
                     self.turns += 1;
-                    let ns = self.jittered(u64::from(self.cfg.costs.switch_ns));
-                    self.cores[best].clock += ns;
+                    self.schedule(best, u64::from(self.cfg.costs.switch_ns));
                 }
                 let c = &mut self.cores[best];
                 c.slice_began = c.clock;
@@ -367,6 +397,9 @@ impl State {
                 return;
             }
         }
+        if self.clocked {
+            self.go_to_sleep(self.threads[slot as usize].core);
+        }
         self.stop_spinning_for(slot);
         self.lend();
     }
@@ -415,31 +448,39 @@ impl State {
             NONE
         } else {
             let here = self.threads[me as usize].core;
-            let kick = match self.threads[slot as usize].core == here {
-                true => 0,
-                false => self.cfg.costs.kick_ns,
+            let kick = match self.runs_elsewhere(slot, here) {
+                false => 0,
+                true => self.cfg.costs.kick_ns,
             };
-            self.spend(u64::from(self.cfg.costs.wake_ns) + u64::from(kick));
+            let ns = u64::from(self.cfg.costs.wake_ns) + u64::from(kick);
+            self.schedule(here, ns);
             here as u32
         };
         let now = self.now();
         let latency = u64::from(self.cfg.costs.wake_latency_ns);
+        let elsewhere = by_core != NONE && self.runs_elsewhere(slot, by_core as usize);
         let t = &mut self.threads[slot as usize];
         if t.timer != 0 {
             t.timer = 0;
             self.stale += 1;
         }
-        let at = if by_core == NONE || by_core == t.core as u32 {
-            now
-        } else {
-            now + latency
-        };
+        let at = if elsewhere { now + latency } else { now };
         self.make_ready(slot, at);
         if self.stale > 64 && self.stale > self.timers.len() / 2 {
             let threads = &self.threads;
             self.timers
                 .retain(|&Reverse((_, seq, s))| threads[s as usize].timer == seq);
             self.stale = 0;
+        }
+    }
+
+    /// Whether a thread that core `core` wakes is another core's to run.
+    fn runs_elsewhere(&self, slot: u32, core: usize) -> bool {
+        let t = &self.threads[slot as usize];
+        let idle = |c: &Core| c.takes_any && c.current == NONE;
+        match t.floats {
+            true => self.cores.iter().any(idle),
+            false => t.core != core,
         }
     }
 
@@ -458,17 +499,22 @@ impl State {
             // It stopped spinning unnoticed, having nobody behind it.
             (c.spinning, c.current) = (false, NONE);
         }
-        c.queue.push_back(slot);
+        self.queue_of(slot).push_back(slot);
+        let floats = self.threads[slot as usize].floats;
+        let c = &mut self.cores[core];
         let preempt = u64::from(self.cfg.costs.preempt_ns);
-        if preempt > 0 {
+        if preempt > 0 && !floats {
             c.slice_end = c.slice_end.min(at.max(c.slice_began + preempt));
         }
         self.changed_cores.push(core);
-        let k = self.key(&self.cores[core]);
-        let mine = self.running != NONE && self.threads[self.running as usize].core == core;
-        if !mine {
-            self.horizon = self.horizon.min(k);
-        }
+        let mine = match self.running {
+            NONE => None,
+            me => Some(self.threads[me as usize].core),
+        };
+        let may_run = |c: &usize| (floats && self.cores[*c].takes_any) || *c == core;
+        let others = (0..self.cores.len()).filter(|c| may_run(c) && Some(*c) != mine);
+        let soonest = others.map(|c| self.key(&self.cores[c])).min();
+        self.horizon = self.horizon.min(soonest.unwrap_or(NEVER));
     }
 
     // ---- timers -----------------------------------------------------------------------

@@ -12,7 +12,7 @@ use std::thread::ThreadId;
 
 use super::config::{FailureKind, Report, RunError, Schedule, VirtualConfig};
 use super::event::EventHead;
-use super::lines::{Fetched, Kept, Place};
+use super::lines::{AllKept, Fetched, Place};
 use super::lock::LockHead;
 use super::payload::Payload;
 use super::record::{Act, Entry};
@@ -34,6 +34,17 @@ pub(super) type Coro = Coroutine<(), (), (), DefaultStack>;
 pub(super) type Body = Box<dyn FnOnce() + Send + 'static>;
 /// A check of the program's own.
 pub(super) type Hook = Box<dyn FnMut() -> Result<(), String> + Send>;
+
+/// Where a thread runs.
+#[derive(Copy, Clone)]
+pub(super) enum On {
+    /// A core that the program knows of, modulo their number.
+    Core(usize),
+    /// Any of those.
+    Any,
+    /// A core behind them, likewise; if there is none, the first.
+    Spare(usize),
+}
 
 /// What passes a scheduling point, for the trace.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -94,6 +105,8 @@ pub(super) struct Thd {
     pub(super) name: Arc<str>,
     pub(super) serial: u64,
     pub(super) core: usize,
+    /// Whether any core may run it.
+    pub(super) floats: bool,
     pub(super) doing: Doing,
     pub(super) body: Option<Body>,
     /// Boxed: it stays in place while the list of threads grows under a running thread.
@@ -129,6 +142,8 @@ pub(super) struct Thd {
 #[derive(Default)]
 pub(super) struct Core {
     pub(super) clock: u64,
+    /// Whether it takes threads that are bound to none.
+    pub(super) takes_any: bool,
     /// Who occupies it (`NONE` when nobody).
     pub(super) current: u32,
     /// The occupant spins for a lock.
@@ -149,6 +164,8 @@ pub(super) struct State {
     pub(super) clocked: bool,
     /// On each core the most urgent thread runs.
     pub(super) ranked: bool,
+    /// Threads that are not bound to a core wait in one queue for all cores.
+    pub(super) one_queue: bool,
     /// The lock policy is [`LockPolicy::Turnstile`].
     pub(super) turnstile: bool,
     pub(super) embedded: bool,
@@ -171,6 +188,8 @@ pub(super) struct State {
     pub(super) ran: usize,
     pub(super) changed_cores: Vec<usize>,
     pub(super) next_core: usize,
+    /// Those of them that wait for any core.
+    pub(super) floating: VecDeque<u32>,
     /// Runnable threads but the running one (without cores' clocks).
     pub(super) ready: VecDeque<u32>,
     pub(super) timers: BinaryHeap<Reverse<(u64, u64, u32)>>,
@@ -209,12 +228,17 @@ pub(super) struct State {
     pub(super) payload: Payload,
     /// Where the lines of tags are, by their numbers.
     pub(super) places: Vec<Place>,
-    /// Who has what is at a place, by its number.
-    pub(super) kept: Vec<Kept>,
+    /// Who has what is at places that several cores have had.
+    pub(super) kept: AllKept,
     /// What that has cost, by [`Touched::index`].
     pub(super) lines_ns: [u64; Touched::COUNT],
     /// How many items were touched that other cores had had since.
     pub(super) moved: [u64; Touched::COUNT],
+    /// Lines that cores lacked: see [`Report::missed`].
+    pub(super) missed: [[u64; 2]; Touched::COUNT + 1],
+    /// What scheduling took, and since when, and until when, the one scheduler was busy last.
+    pub(super) scheduling_ns: u64,
+    pub(super) scheduler: (u64, u64),
     pub(super) hooks: Vec<Hook>,
     /// Some event has a condition to be checked when nobody runs.
     pub(super) conditions: bool,
@@ -245,7 +269,8 @@ impl State {
         }
         let all = cfg.cores + cfg.spare_cores;
         let cores: Vec<Core> = (0..if clocked { all } else { 0 })
-            .map(|_| Core {
+            .map(|n| Core {
+                takes_any: cfg.one_run_queue && n < cfg.cores,
                 current: NONE,
                 last: NONE,
                 ..Core::default()
@@ -254,6 +279,7 @@ impl State {
         State {
             clocked,
             ranked: clocked && cfg.priorities,
+            one_queue: clocked && cfg.one_run_queue,
             turnstile: cfg.lock_policy == LockPolicy::Turnstile,
             embedded,
             rng,
@@ -270,6 +296,7 @@ impl State {
             changed_cores: Vec::new(),
             cores,
             next_core: 0,
+            floating: VecDeque::new(),
             ready: VecDeque::new(),
             timers: BinaryHeap::new(),
             timer_seq: 0,
@@ -295,9 +322,12 @@ impl State {
             fetched: Fetched::new(all, &cfg.costs.lines),
             payload: Payload::default(),
             places: Vec::new(),
-            kept: Vec::new(),
+            kept: AllKept::default(),
             lines_ns: [0; Touched::COUNT],
             moved: [0; Touched::COUNT],
+            missed: [[0; 2]; Touched::COUNT + 1],
+            scheduling_ns: 0,
+            scheduler: (0, 0),
             hooks: Vec::new(),
             conditions: false,
             foreign: HashMap::new(),
@@ -397,21 +427,20 @@ impl State {
     // ---- threads ----------------------------------------------------------------------
 
     /// Adds a thread; its slot and serial number.
-    pub(super) fn add(
-        &mut self,
-        urgency: Priority,
-        name: &str,
-        core: Option<usize>,
-        body: Body,
-    ) -> (u32, u64) {
-        let all = self.cfg.cores + self.cfg.spare_cores;
-        let core = match core {
-            Some(core) => core % all,
-            None => {
+    pub(super) fn add(&mut self, urgency: Priority, name: &str, on: On, body: Body) -> (u32, u64) {
+        let cores = self.cfg.cores;
+        let core = match on {
+            On::Core(core) => core % cores,
+            On::Any => {
                 self.next_core += 1;
-                self.next_core % self.cfg.cores
+                self.next_core % cores
             }
+            On::Spare(core) => match self.cfg.spare_cores {
+                0 => 0,
+                spare => cores + core % spare,
+            },
         };
+        let floats = self.one_queue && matches!(on, On::Any);
         self.serial += 1;
         self.live += 1;
         // PCT's initial priorities are above those that changes give.
@@ -421,6 +450,7 @@ impl State {
         let t = self.thread(slot);
         t.name = name.into();
         (t.serial, t.core, t.body, t.priority) = (serial, core, Some(body), priority);
+        t.floats = floats;
         (t.base, t.lent, t.blocked_on) = (urgency, Priority::ORDINARY, NONE);
         (t.timer, t.timed_out, t.unwinding, t.torn_ops) = (0, false, false, 0);
         let now = self.now();
@@ -437,6 +467,7 @@ impl State {
             name: "".into(),
             serial: 0,
             core: 0,
+            floats: false,
             doing: Doing::Nothing,
             body: None,
             coro: None,
@@ -607,6 +638,8 @@ impl State {
             work: self.work,
             lines_ns: self.lines_ns,
             moved: self.moved,
+            missed: self.missed,
+            scheduling_ns: self.scheduling_ns,
         }
     }
 }

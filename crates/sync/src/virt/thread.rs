@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::shared::Shared;
-use super::state::{Body, Doing, Op};
+use super::state::{Body, Doing, On, Op};
 use crate::platform::Thread;
 use crate::policy::Priority;
 
@@ -18,7 +18,7 @@ pub(super) fn spawn(
     shared: &Arc<Shared>,
     priority: Priority,
     name: &str,
-    core: Option<usize>,
+    on: On,
     body: Body,
 ) -> VirtualThread {
     let inside = shared.inside();
@@ -37,7 +37,7 @@ pub(super) fn spawn(
         if st.clocked {
             st.spend(ns);
         }
-        st.add(priority, name, core, body)
+        st.add(priority, name, on, body)
     }));
     if inside {
         shared.point(Op::Spawn, thread.slot);

@@ -7,6 +7,7 @@ use perimeter_base::Time;
 
 mod driven;
 mod failing;
+mod kernels;
 mod lines;
 mod record;
 mod turnstile;
