@@ -14,6 +14,8 @@ pub const FIFO_NS: u64 = 10_000;
 pub(crate) struct Pacer {
     /// Picoseconds per byte; 0 for a link without a rate.
     ps_per_byte: u64,
+    /// How far ahead of the wire frames are accepted, ns.
+    ahead_ns: u64,
     /// When the wire is free again, in picoseconds. Written by every sender, by
     /// compare-and-swap: the one word that paced queues share, as they share the wire.
     free_at: AtomicU64,
@@ -28,8 +30,24 @@ impl Pacer {
         };
         Pacer {
             ps_per_byte,
+            ahead_ns: FIFO_NS,
             free_at: AtomicU64::new(0),
         }
+    }
+
+    /// Of a device that takes up to `frames` full frames from the stack's ring by itself, beside what
+    /// its FIFO holds.
+    pub(crate) fn with_descriptors(mut self, frames: usize, mtu: usize) -> Pacer {
+        /// An Ethernet header.
+        const HEADER: usize = 14;
+        let bytes = (frames * (mtu + HEADER + OVERHEAD)) as u64;
+        self.ahead_ns = FIFO_NS.max(bytes.saturating_mul(self.ps_per_byte) / 1000);
+        self
+    }
+
+    /// How far ahead of the wire it accepts frames, ns.
+    pub(crate) fn ahead_ns(&self) -> u64 {
+        self.ahead_ns
     }
 
     #[inline]
@@ -67,9 +85,10 @@ impl Pacer {
         }
     }
 
-    /// When the FIFO will be half empty.
+    /// When half of what it accepts ahead will have left.
     pub(crate) fn ready_at(&self) -> Time {
-        Time((self.free_at.load(Ordering::Relaxed) / 1000).saturating_sub(FIFO_NS / 2))
+        let free = self.free_at.load(Ordering::Relaxed) / 1000;
+        Time(free.saturating_sub(self.ahead_ns / 2))
     }
 }
 
@@ -96,6 +115,22 @@ mod tests {
         // 1538 bytes at 10 Gb/s are 1230.4 ns.
         let took = last.nanos_since(Time::from_micros(1));
         assert!((1_230_000..1_231_000).contains(&took), "{took}");
+    }
+
+    /// As many frames as there are descriptors are taken at once, and leave as the wire does.
+    #[test]
+    fn descriptors_are_taken_ahead() {
+        let p = Pacer::new(Some(1.0)).with_descriptors(256, 1500);
+        let now = Time::from_millis(1);
+        let taken: Vec<Time> =
+            core::iter::from_fn(|| p.send(now, false, 1538, p.ahead_ns())).collect();
+        // One more begins when they have left.
+        assert_eq!(taken.len(), 257);
+        let took = taken[255].nanos_since(now);
+        assert_eq!(took, 256 * 1538 * 8);
+        let half = p.ready_at().nanos_since(now);
+        assert!((129 * 12_304..130 * 12_304).contains(&half), "{half}");
+        assert!(p.send(p.ready_at(), false, 1538, p.ahead_ns()).is_some());
     }
 
     #[test]

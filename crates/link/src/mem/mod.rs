@@ -191,6 +191,10 @@ pub struct NicConfig {
     pub rss_table: Option<Vec<u16>>,
     /// Rate of each direction, Gb/s; `None`: unlimited.
     pub gbps: Option<f64>,
+    /// Full frames that it takes from the stack's ring ahead of the wire if it has a rate, as devices do
+    /// that fetch descriptors by themselves: the stack is told when half of them have left, and not
+    /// frame by frame. 0: what its FIFO holds, 10 µs.
+    pub descriptors: usize,
     /// Call wakers. False: pure polling.
     pub interrupts: bool,
     /// The interrupt comes this long after the first frame, ns.
@@ -218,6 +222,7 @@ perimeter_base::setters! {
         with_tx_queues(tx_queues: usize),
         with_rss_table(rss_table: Option<Vec<u16>>),
         with_gbps(gbps: Option<f64>),
+        with_descriptors(descriptors: usize),
         with_interrupts(interrupts: bool),
         with_interrupt_delay_ns(interrupt_delay_ns: u64),
         with_ring(ring: usize),
@@ -244,6 +249,7 @@ impl NicConfig {
             tx_queues: 1,
             rss_table: None,
             gbps: None,
+            descriptors: 0,
             interrupts: true,
             interrupt_delay_ns: 0,
             ring: 1024,
@@ -365,7 +371,8 @@ impl<P: Platform> Nic<P> {
         };
         let shared = Arc::new(Shared {
             rss,
-            tx_pacer: Pacer::new(config.gbps),
+            tx_pacer: Pacer::new(config.gbps)
+                .with_descriptors(config.descriptors, config.mtu as usize),
             rx_pacer: Pacer::new(config.gbps),
             released: Released::default(),
         });

@@ -187,7 +187,7 @@ impl Peer {
                 let head = usize::from(d.hdr_len) + crate::pace::OVERHEAD;
                 let bytes = head * segs + d.payload_len();
                 let pacer = &self.shared.tx_pacer;
-                match pacer.send(now, waited, bytes, crate::pace::FIFO_NS) {
+                match pacer.send(now, waited, bytes, pacer.ahead_ns()) {
                     Some(t) => at = t,
                     None => break,
                 }

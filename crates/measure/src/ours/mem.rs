@@ -112,6 +112,9 @@ pub(super) fn ideal<P: Platform>(
     ))
 }
 
+/// Frames that a NIC with a rate fetches by itself, as the study's did.
+const DESCRIPTORS: usize = 256;
+
 /// What is behind one NIC.
 pub(super) fn nic_config(
     settings: &Settings,
@@ -123,6 +126,7 @@ pub(super) fn nic_config(
         .with_rx_queues(queues)
         .with_tx_queues(queues)
         .with_gbps(settings.link_gbps)
+        .with_descriptors(DESCRIPTORS)
         .with_mtu(settings.mtu)
         .with_interrupt_delay_ns(settings.interrupt_delay.as_nanos() as u64)
         .with_v6(settings.family.is_ipv6())
