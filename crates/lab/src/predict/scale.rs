@@ -32,7 +32,7 @@ pub struct OneCore {
 
 /// Scales a machine's work until the uniprocessor sends as much over few connections as was
 /// published; where more was, what scheduling takes until it spends as much on that, and how many
-/// lines everything has until it sends as much over many. Nothing else is fitted. All of it is that
+/// lines a connection has for itself until it sends as much over many. Nothing else is fitted. All of it is that
 /// machine's stack and not ours: its code was longer, and so were its sockets, packets and queues.
 ///
 /// # Errors
