@@ -6,7 +6,7 @@ use perimeter_lab::predict::{Figure, Finding, Judged, Place, Predictions, Publis
 use std::{collections::BTreeMap, fs};
 
 /// Where the validation was recorded.
-const VALIDATED: &str = "runs/2026-11-27-2core-vm/predicted-vm-2core.json";
+const VALIDATED: &str = "runs/2026-11-29-2core-vm/predicted-vm-2core.json";
 
 /// What is predicted for the study's machine.
 const OPTERON: &str = "runs/2026-11-27-2core-vm/predicted-opteron-275.json";
