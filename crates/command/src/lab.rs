@@ -56,7 +56,9 @@ between two processors, is taken from the table that --like names.
 
 With --to, nothing is measured: work in the table that --like names is scaled until one thread \
 sends what was published for few connections and, where that is given, the number of cache lines \
-of everything until it does for many. Numbers of connections are those of the plan `throughput`.
+that a connection has for itself until it does for many. With --scheduling, too, what scheduling \
+takes is scaled until it spends as much on that. Where stacks are kernels (`preemptive` in a table), \
+the one thread is a uniprocessor's application, which NICs interrupt. Numbers of connections are those of the plan `throughput`.
 
 Examples:
   perimeter lab calibrate --out here.toml

@@ -46,5 +46,6 @@ mod sharing;
 mod strays;
 mod syn_flood;
 mod udp;
+mod udp_groups;
 mod unpredictable;
 mod witnesses;

@@ -443,28 +443,23 @@ impl State {
 
     /// Makes a parked thread runnable.
     pub(super) fn wake(&mut self, slot: u32) {
-        let me = self.running;
-        let by_core = if me == NONE || !self.clocked {
-            NONE
-        } else {
-            let here = self.threads[me as usize].core;
-            let kick = match self.runs_elsewhere(slot, here) {
-                false => 0,
-                true => self.cfg.costs.kick_ns,
-            };
-            let ns = u64::from(self.cfg.costs.wake_ns) + u64::from(kick);
+        let mut latency = 0;
+        if self.clocked && self.running != NONE {
+            let here = self.me().core;
+            let costs = &self.cfg.costs;
+            let mut ns = u64::from(costs.wake_ns);
+            if self.runs_elsewhere(slot, here) {
+                ns += u64::from(costs.kick_ns);
+                latency = u64::from(costs.wake_latency_ns);
+            }
             self.schedule(here, ns);
-            here as u32
-        };
-        let now = self.now();
-        let latency = u64::from(self.cfg.costs.wake_latency_ns);
-        let elsewhere = by_core != NONE && self.runs_elsewhere(slot, by_core as usize);
+        }
+        let at = self.now() + latency;
         let t = &mut self.threads[slot as usize];
         if t.timer != 0 {
             t.timer = 0;
             self.stale += 1;
         }
-        let at = if elsewhere { now + latency } else { now };
         self.make_ready(slot, at);
         if self.stale > 64 && self.stale > self.timers.len() / 2 {
             let threads = &self.threads;
