@@ -163,6 +163,10 @@ pub struct Bench {
     /// 786432; 0 in the lab's plans]
     #[arg(long, value_name = "B", value_parser = budget)]
     budget: Option<usize>,
+    /// Tell a writer who found no room as soon as so many bytes of its send buffer are free, as BSD's
+    /// SO_SNDLOWAT does (FreeBSD: 2048) [default: a third of the buffer, which is also the most]
+    #[arg(long, value_name = "B", value_parser = snd_lowat)]
+    snd_lowat: Option<u32>,
     /// Let threads of our organizations' own take their core from the application's at once, as a
     /// kernel's do (needs root or the capability CAP_SYS_NICE)
     #[arg(long)]
@@ -171,6 +175,10 @@ pub struct Bench {
     /// interrupt moderation do (ethtool's rx-usecs) [default: 0]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = units::duration)]
     interrupt_delay: Option<Duration>,
+    /// With --device mem: interrupts of a NIC are so far apart at least, as with NICs that throttle
+    /// them (125us: 8,000 a second) [default: 0]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = units::duration)]
+    interrupt_gap: Option<Duration>,
     /// With --device pair: the wire hands the memory of large segments on, as a veth pair hands on
     /// pages, instead of copying it, as a NIC's DMA does
     #[arg(long)]
@@ -327,7 +335,9 @@ impl Bench {
             budget: self.budget.unwrap_or(d.budget),
             preemptive: self.preemptive,
             bound: true,
+            snd_lowat: self.snd_lowat.unwrap_or(d.snd_lowat),
             interrupt_delay: self.interrupt_delay.unwrap_or(d.interrupt_delay),
+            interrupt_gap: self.interrupt_gap.unwrap_or(d.interrupt_gap),
             hand_on: self.hand_on,
             profile: self.profile,
             seconds: self.seconds.unwrap_or(d.seconds),
@@ -428,6 +438,10 @@ fn parallel(text: &str) -> Result<usize, String> {
 
 fn budget(text: &str) -> Result<usize, String> {
     Ok(units::whole(text, "the bytes in a row", 0..=1 << 30)? as usize)
+}
+
+fn snd_lowat(text: &str) -> Result<u32, String> {
+    Ok(units::whole(text, "the free bytes", 1..=1 << 30)? as u32)
 }
 
 fn write_size(text: &str) -> Result<usize, String> {

@@ -11,22 +11,37 @@ use perimeter_sync::{Lock, LockClass, Platform};
 
 use crate::device::{RxStatus, Waker};
 
+/// How interrupts are held back.
+#[derive(Copy, Clone, Default)]
+pub(crate) struct Moderation {
+    /// How long after the first frame one comes, ns.
+    pub(crate) delay: u64,
+    /// How long after the one before it comes at the earliest, ns.
+    pub(crate) gap: u64,
+}
+
 pub(crate) struct Irq<P: Platform> {
     /// 0: not armed. Otherwise the consumer sleeps until this time at most. Written by the
     /// consumer (arming, disarming) and, from armed to 0 only, by the producer that raises.
     armed: AtomicU64,
-    /// How long after the first frame the interrupt comes, ns.
-    delay: u64,
+    /// When it comes.
+    moderation: Moderation,
+    /// When it came last, and when it comes next if nobody changes that; both are written by the
+    /// consumer.
+    came: AtomicU64,
+    coming: AtomicU64,
     /// False: pure polling, nobody is ever called.
     enabled: bool,
     waker: P::Lock<Option<Waker>>,
 }
 
 impl<P: Platform> Irq<P> {
-    pub(crate) fn new(platform: &P, enabled: bool, delay: u64) -> Irq<P> {
+    pub(crate) fn new(platform: &P, enabled: bool, moderation: Moderation) -> Irq<P> {
         Irq {
             armed: AtomicU64::new(0),
-            delay,
+            moderation,
+            came: AtomicU64::new(0),
+            coming: AtomicU64::new(u64::MAX),
             enabled,
             waker: platform.lock(LockClass::Leaf, None),
         }
@@ -42,6 +57,16 @@ impl<P: Platform> Irq<P> {
         }
     }
 
+    /// When the interrupt for a frame due at `due` comes.
+    fn comes(&self, due: Time) -> Time {
+        let Moderation { delay, gap } = self.moderation;
+        let at = due.plus(delay);
+        match gap {
+            0 => at,
+            _ => at.max(Time(self.came.load(Ordering::Relaxed)).plus(gap)),
+        }
+    }
+
     /// Arms, unless `next` (the earliest due time of what is under way) says that something is
     /// there. `next` is called again after arming.
     pub(crate) fn arm(&self, now: Time, mut next: impl FnMut() -> Time) -> RxStatus {
@@ -52,7 +77,11 @@ impl<P: Platform> Irq<P> {
         if !self.enabled {
             return RxStatus::Armed(due);
         }
-        let mut until = due.plus(self.delay);
+        let coming = self.coming.load(Ordering::Relaxed);
+        if coming <= now.0 {
+            self.came.store(coming, Ordering::Relaxed);
+        }
+        let mut until = self.comes(due);
         self.armed.store(until.0.max(1), Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let due = next();
@@ -61,7 +90,8 @@ impl<P: Platform> Irq<P> {
             return RxStatus::Ready;
         }
         // Placed meanwhile, too early for its producer to see the line armed.
-        until = until.min(due.plus(self.delay));
+        until = until.min(self.comes(due));
+        self.coming.store(until.0, Ordering::Relaxed);
         RxStatus::Armed(until)
     }
 
@@ -79,7 +109,7 @@ impl<P: Platform> Irq<P> {
     #[inline]
     pub(crate) fn raise_fenced(&self, due: Time) {
         let until = self.armed.load(Ordering::Relaxed);
-        if until != 0 && due.plus(self.delay).0 < until {
+        if until != 0 && self.comes(due).0 < until {
             self.call();
         }
     }

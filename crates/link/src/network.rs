@@ -18,7 +18,7 @@ use crate::device::{
     Capabilities, Device, Medium, Queues, RxFrame, RxQueue, RxStatus, TxQueue, Waker,
 };
 use crate::fault::{FaultConfig, FaultCounters, FaultCounts, Faults, Packet};
-use crate::irq::Irq;
+use crate::irq::{Irq, Moderation};
 
 /// Packets on their way to one port at most; more are dropped, and counted.
 const LIMIT: usize = 65_536;
@@ -270,7 +270,7 @@ impl Network {
     /// arrived while it was off is lost; what is still under way will arrive. `mtu`: largest packet,
     /// bytes, at least 68.
     pub fn plug<P: Platform>(&self, platform: &P, port: PortId, name: &str, mtu: u32) -> Plug<P> {
-        let irq = Arc::new(Irq::new(platform, true, 0));
+        let irq = Arc::new(Irq::new(platform, true, Moderation::default()));
         let mut st = self.inner.state();
         let place = &mut st.places[port.index()];
         place.on = true;

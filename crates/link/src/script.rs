@@ -10,7 +10,7 @@ use crate::csum;
 use crate::device::{
     Capabilities, Device, Medium, Queues, RxFrame, RxQueue, RxStatus, TxQueue, Waker,
 };
-use crate::irq::Irq;
+use crate::irq::{Irq, Moderation};
 
 /// Packets that wait in either direction at most.
 const LIMIT: usize = 65_536;
@@ -84,7 +84,7 @@ pub fn script<P: Platform>(
         name: name.to_owned(),
         mtu: mtu.max(68),
         queues: platform.lock(LockClass::Leaf, queues),
-        irq: Irq::new(platform, true, 0),
+        irq: Irq::new(platform, true, Moderation::default()),
     });
     let device = ScriptDevice {
         inner: inner.clone(),

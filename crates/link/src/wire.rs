@@ -17,7 +17,7 @@ use crate::device::{
     Capabilities, Device, LARGEST, Medium, Queues, RxFrame, RxQueue, RxStatus, TxQueue, Waker,
 };
 use crate::fault::{FaultConfig, FaultCounters, FaultCounts, Faults, Packet};
-use crate::irq::Irq;
+use crate::irq::{Irq, Moderation};
 use crate::pace::{FIFO_NS, OVERHEAD, Pacer};
 use crate::rss::Rss;
 
@@ -305,11 +305,15 @@ pub fn pair<P: Platform>(platform: &P, config: WireConfig) -> ([End<P>; 2], [Wir
         end.tx_queues = end.tx_queues.clamp(1, 64);
     }
     let config = Arc::new(config);
+    let moderation = Moderation {
+        delay: config.interrupt_delay_ns,
+        gap: 0,
+    };
     let ports = |side: usize| -> Arc<[Port<P>]> {
         (0..config.ends[side].rx_queues)
             .map(|_| Port {
                 flight: platform.lock(LockClass::Leaf, Flight::default()),
-                irq: Irq::new(platform, config.interrupts, config.interrupt_delay_ns),
+                irq: Irq::new(platform, config.interrupts, moderation),
             })
             .collect()
     };

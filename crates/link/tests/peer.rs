@@ -584,6 +584,38 @@ fn one_arm_one_call_and_none_for_who_wakes_anyway() {
 }
 
 #[test]
+fn interrupts_of_a_throttled_nic_are_apart() {
+    const GAP: u64 = 125_000;
+    let mut h = Host::new(NicConfig::new(0).with_interrupt_gap_ns(GAP));
+    let k = key(&h.config, 4000, 80);
+    let mut t = h.connect(k);
+    h.segments();
+    let mut sent = 0;
+    // After a quiet time the first frame is told of at once.
+    h.after(10 * GAP);
+    assert_eq!(h.rx[0].arm(h.now), RxStatus::Armed(Time::NEVER));
+    send_full(&mut h, &mut t, &mut sent, 8);
+    let mut due = h.now.plus(h.config.peer.rtt_ns);
+    assert_eq!(h.rx[0].arm(h.now), RxStatus::Armed(due));
+    for _ in 0..3 {
+        // It comes; what is due soon after waits for the next, also where who sleeps already would
+        // sleep longer.
+        h.now = due.plus(10);
+        h.segments();
+        assert_eq!(h.rx[0].arm(h.now), RxStatus::Armed(Time::NEVER));
+        send_full(&mut h, &mut t, &mut sent, 8);
+        due = due.plus(GAP);
+        assert_eq!(h.rx[0].arm(h.now), RxStatus::Armed(due));
+        // Who looks sooner finds it, and that was no interrupt.
+        h.after(GAP / 2);
+        assert_eq!(h.rx[0].arm(h.now), RxStatus::Ready);
+        assert_eq!(h.segments().len(), 4);
+        send_full(&mut h, &mut t, &mut sent, 8);
+        assert_eq!(h.rx[0].arm(h.now), RxStatus::Armed(due));
+    }
+}
+
+#[test]
 fn pure_polling_never_calls() {
     let mut config = NicConfig::new(0);
     config.interrupts = false;

@@ -106,7 +106,7 @@ pub(crate) fn start<O: Org>(instance: &Arc<Instance<O>>, inbound: Inbound) -> Jo
             for (n, iface) in instance.sh.ifaces[..devices].iter().enumerate() {
                 spawn(
                     format!("inbound-{n}"),
-                    instance.sh.config.bound.then_some(n),
+                    Some(n),
                     iface.rx.clone().collect(),
                     false,
                 );

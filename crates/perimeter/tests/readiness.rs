@@ -78,17 +78,38 @@ fn level_edge_and_oneshot() {
 
 #[test]
 fn room_to_write_is_told_when_there_is_enough() {
+    // A third of the buffer must be free; what is on its way counts as queued, what lies in the
+    // peer's buffer does not.
+    let third = |at, of| at < of * 2 / 3 + 8192 && at > of / 2;
+    room_is_told(u32::MAX, third);
+    room_is_told(1 << 20, third);
+}
+
+#[test]
+fn room_to_write_is_told_as_soon_as_asked_for() {
+    room_is_told(2048, |at, of| at < of - 2048 && at > of - 2 * 8192 - 2048);
+}
+
+/// When `snd_lowat` bytes are free or a third, a writer is told: so much is `good` then for `at` of
+/// `of` bytes to be left.
+fn room_is_told(snd_lowat: u32, good: fn(usize, usize) -> bool) {
     under_all(
-        |s| s.peer.tcp.rcv_buf = 8192,
-        |w| {
+        move |s| {
+            s.peer.tcp.rcv_buf = 8192;
+            s.config.snd_lowat = snd_lowat;
+        },
+        move |w| {
             let poll = w.s.poll().unwrap();
             let (a, b) = w.open();
             poll.registry()
                 .register(&a, Token(1), Interest::WRITABLE)
                 .unwrap();
             assert_eq!(told(&poll), [1]);
-            let n = fill(&a);
+            let mut n = fill(&a);
             assert!(n >= 256 * 1024);
+            // The peer's buffer takes some.
+            w.pass(SOON);
+            n += fill(&a);
             assert_eq!(told(&poll), NOBODY);
             let mut rest = n;
             let mut at = None;
@@ -98,13 +119,8 @@ fn room_to_write_is_told_when_there_is_enough() {
                     at = Some(rest);
                 }
             }
-            // A third of the buffer must be free; what is on its way counts as queued, what lies in
-            // the peer's buffer does not.
             let at = at.expect("never writable");
-            assert!(
-                at < n * 2 / 3 + 8192 && at > n / 2,
-                "told when {at} of {n} were left"
-            );
+            assert!(good(at, n), "told when {at} of {n} were left");
         },
     );
 }

@@ -140,11 +140,17 @@ impl Knobs {
     /// The settings of one end's stack.
     pub fn config(&self, sc: &Scenario, client: bool) -> Config {
         let stretch_acks = SplitMix64::new(self.seed ^ 0x7374_7265).below(4) != 0;
+        let snd_lowat = match SplitMix64::new(self.seed ^ 0x6c6f_7761).below(4) {
+            0 => 1,
+            1 => 2048,
+            _ => Config::default().snd_lowat,
+        };
         let mut c = Config::default()
             .with_tcp(self.tcp(sc, client))
             .with_service(self.service)
             .with_syn_buckets(16)
             .with_tx_ring(self.tx_ring)
+            .with_snd_lowat(snd_lowat)
             .with_offload(sc.offload)
             .with_stretch_acks(stretch_acks)
             .with_ipv6(Ipv6Config::default().with_dad_transmits(self.dad_transmits));

@@ -64,6 +64,10 @@ pub struct Config {
     pub ephemeral: core::ops::RangeInclusive<u16>,
     /// Descriptors in a transmit ring, 2 to 65,536, else clamped. Default 1024.
     pub tx_ring: usize,
+    /// How much of a send buffer has to be free for a writer who found no room to be told, bytes, as
+    /// BSD's `SO_SNDLOWAT` says; no more than a third of the buffer, which is the default. With less
+    /// a writer is woken more often, for less each time.
+    pub snd_lowat: u32,
     /// Who cuts bursts into segments. Default [`Offload::Device`]: the device, where it can, else the
     /// stack. With [`Offload::Off`] each segment is planned by itself, and taken by itself, as in
     /// the papers.
@@ -105,9 +109,6 @@ pub struct Config {
     /// nothing changes. An application that shares its cores with such threads gets what they leave,
     /// which may be nothing (receive livelock). Default off.
     pub preemptive: bool,
-    /// Whether threads that serve devices are bound to a core each; else they run wherever the system
-    /// lets them. Default on.
-    pub bound: bool,
     /// The longest that the end of a stack waits, when its last handle goes, until what was
     /// written has been acknowledged, the FINs too; zero: what is left is reset at once. A
     /// process has no kernel behind it that goes on sending, so it is the process that waits.
@@ -132,6 +133,7 @@ impl Default for Config {
             syn_cookies: Cookies::WhenFull,
             ephemeral: 32_768..=60_999,
             tx_ring: crate::port::TX_RING,
+            snd_lowat: u32::MAX,
             offload: Offload::default(),
             stretch_acks: true,
             ttl: 64,
@@ -141,7 +143,6 @@ impl Default for Config {
             look_around: core::time::Duration::from_micros(50),
             budget: 768 << 10,
             preemptive: false,
-            bound: true,
             drain: core::time::Duration::from_secs(300),
             drain_stall: core::time::Duration::from_secs(30),
         }
@@ -160,6 +161,7 @@ perimeter_base::setters! {
         with_syn_cookies(syn_cookies: Cookies),
         with_ephemeral(ephemeral: core::ops::RangeInclusive<u16>),
         with_tx_ring(tx_ring: usize),
+        with_snd_lowat(snd_lowat: u32),
         with_offload(offload: Offload),
         with_stretch_acks(stretch_acks: bool),
         with_ttl(ttl: u8),
@@ -169,7 +171,6 @@ perimeter_base::setters! {
         with_look_around(look_around: core::time::Duration),
         with_budget(budget: usize),
         with_preemptive(preemptive: bool),
-        with_bound(bound: bool),
         with_drain(drain: core::time::Duration),
         with_drain_stall(drain_stall: core::time::Duration),
     }
@@ -180,6 +181,13 @@ perimeter_base::setters! {
 const MOST_SPARE: usize = 16 << 20;
 
 impl Config {
+    /// Whether a writer who waits for room in a send buffer of `limit` bytes is told of `space`
+    /// bytes.
+    #[inline]
+    pub fn is_roomy(&self, space: u32, limit: u32) -> bool {
+        space >= self.snd_lowat.min(limit / 3).max(1)
+    }
+
     /// Memory of packet buffers that the threads keep for each other, bytes.
     pub(crate) fn spare(&self) -> usize {
         usize::try_from(self.memory / 64).map_or(MOST_SPARE, |n| n.min(MOST_SPARE))

@@ -223,9 +223,10 @@ impl<K: Kind> SndSide<K> {
         self.buf.ack(n);
     }
 
-    /// Whether a writer is told now: a third of the buffer is free.
-    pub fn roomy(&self) -> bool {
-        self.buf.space() >= self.buf.limit() / 3
+    /// Whether a writer is told now.
+    #[inline]
+    pub fn is_roomy(&self, config: &crate::Config) -> bool {
+        config.is_roomy(self.buf.space(), self.buf.limit())
     }
 
     /// Bytes of memory that are pinned.

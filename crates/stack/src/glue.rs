@@ -246,7 +246,7 @@ fn all_taken<A: Access>(
         let before = snd.charged();
         snd.ack(input.acked);
         cx.charge(before, snd.charged());
-        if snd.side.bits() & ready::OUT == 0 && snd.roomy() && may_write(&snd, sh) {
+        if snd.side.bits() & ready::OUT == 0 && snd.is_roomy(&sh.config) && may_write(&snd, sh) {
             snd.side.raise(ready::OUT, &mut cx.deferred.wakes);
         }
     }

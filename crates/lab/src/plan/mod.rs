@@ -345,6 +345,7 @@ impl Plan {
             if device.is_to_kernel() {
                 // The kernel decides when it wakes whom.
                 settings.interrupt_delay = Duration::ZERO;
+                settings.interrupt_gap = Duration::ZERO;
             }
         }
         let time = self.time(mode);

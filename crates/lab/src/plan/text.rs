@@ -196,8 +196,11 @@ pub(super) struct Overrides {
     look_around: Option<Duration>,
     budget: Option<usize>,
     preemptive: Option<bool>,
+    snd_lowat: Option<u32>,
     #[serde(default, deserialize_with = "duration")]
     interrupt_delay: Option<Duration>,
+    #[serde(default, deserialize_with = "duration")]
+    interrupt_gap: Option<Duration>,
     hand_on: Option<bool>,
     profile: Option<bool>,
 }
@@ -230,7 +233,9 @@ impl Overrides {
         put(&mut s.look_around, &self.look_around);
         put(&mut s.budget, &self.budget);
         put(&mut s.preemptive, &self.preemptive);
+        put(&mut s.snd_lowat, &self.snd_lowat);
         put(&mut s.interrupt_delay, &self.interrupt_delay);
+        put(&mut s.interrupt_gap, &self.interrupt_gap);
         put(&mut s.hand_on, &self.hand_on);
         put(&mut s.profile, &self.profile);
         put(&mut s.reconnect, &self.reconnect);

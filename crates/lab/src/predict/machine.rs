@@ -1,7 +1,12 @@
 //! Machines as tables of costs: what work, locks, wakes and cache lines take there.
 
 use super::{instead::Instead, loads::Point};
-use crate::{Error, files, plan::Cell, text::from_str, workload::Settings};
+use crate::{
+    Error, files,
+    plan::Cell,
+    text::{from_str, optional_from_str},
+    workload::{Coalescing, Settings},
+};
 use perimeter::{LockPolicy, Work};
 use perimeter_sync::{
     Touched,
@@ -41,13 +46,26 @@ pub struct Machine {
     /// Whether a stack's threads are a kernel's, which take their core from processes at once.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub preemptive: bool,
-    /// How long its NICs hold interrupts back at least, ns.
+    /// How far apart interrupts of its NICs are at least, ns, where that is known of them, in place of
+    /// what plans hold them back for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub interrupt_delay: Option<f64>,
+    pub interrupt_gap: Option<f64>,
     /// The most bytes that a stack there takes at a time from who sends, where that is less than what
     /// is written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write: Option<usize>,
+    /// How much of a send buffer is free before who found no room is told, bytes, where that is less
+    /// than a third of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snd_lowat: Option<u32>,
+    /// What becomes of small segments there where plans send full ones alone.
+    #[serde(
+        default,
+        deserialize_with = "optional_from_str",
+        serialize_with = "in_its_word",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub coalescing: Option<Coalescing>,
     /// Whether its scheduler has one queue for all cores, so that threads move between them.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub one_run_queue: bool,
@@ -242,6 +260,13 @@ impl Run {
 
 fn in_words<S: Serializer>(policy: &LockPolicy, s: S) -> Result<S::Ok, S::Error> {
     s.serialize_str(&policy.to_string())
+}
+
+fn in_its_word<S: Serializer>(c: &Option<Coalescing>, s: S) -> Result<S::Ok, S::Error> {
+    match c {
+        Some(c) => s.serialize_str(&c.to_string()),
+        None => s.serialize_none(),
+    }
 }
 
 /// A uniprocessor's kernel.
@@ -494,15 +519,24 @@ impl Machine {
 
     /// Such settings, where the machine and its system decide.
     pub(super) fn its(&self, settings: &Settings) -> Settings {
+        let (interrupt_delay, interrupt_gap) = match self.interrupt_gap {
+            Some(ns) => (Duration::ZERO, Duration::from_nanos(ns as u64)),
+            None => (settings.interrupt_delay, settings.interrupt_gap),
+        };
+        let coalescing = match settings.coalescing {
+            Coalescing::Cork => self.coalescing.unwrap_or_default(),
+            asked_for => asked_for,
+        };
         Settings {
             link_gbps: self.link_gbps.or(settings.link_gbps),
             locks: self.locks,
             preemptive: self.preemptive || settings.preemptive,
             bound: !self.one_run_queue,
-            interrupt_delay: settings.interrupt_delay.max(Duration::from_nanos(
-                self.interrupt_delay.unwrap_or(0.0) as u64,
-            )),
+            interrupt_delay,
+            interrupt_gap,
             write_size: settings.write_size.min(self.write.unwrap_or(usize::MAX)),
+            coalescing,
+            snd_lowat: settings.snd_lowat.min(self.snd_lowat.unwrap_or(u32::MAX)),
             // All that happens on virtual cores is known without.
             profile: false,
             ..settings.clone()

@@ -237,7 +237,8 @@ impl Watch {
                 (self.connections * warm_segments).min(warm_most.max(self.connections * warm_least))
             }
         };
-        let trips = SETTLED * (self.settings.rtt() + self.settings.interrupt_delay);
+        let held_back = self.settings.interrupt_delay + self.settings.interrupt_gap;
+        let trips = SETTLED * (self.settings.rtt() + held_back);
         self.until((warm * unit, trips))?;
         let counting = self.how.counting;
         let seen = |before: Look| [before, self.look()];

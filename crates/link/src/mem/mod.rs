@@ -30,7 +30,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::device::{Capabilities, Device, Medium, Queues, RxQueue, TxQueue};
-use crate::irq::Irq;
+use crate::irq::{Irq, Moderation};
 use crate::pace::Pacer;
 use crate::pattern::Pattern;
 use crate::rss::Rss;
@@ -199,6 +199,9 @@ pub struct NicConfig {
     pub interrupts: bool,
     /// The interrupt comes this long after the first frame, ns.
     pub interrupt_delay_ns: u64,
+    /// Interrupts are so far apart at least, ns, as a NIC with a throttle has them: the first frame
+    /// after a quiet time is told of at once.
+    pub interrupt_gap_ns: u64,
     /// Frames that a ring between two queues holds: at least 256, else raised.
     pub ring: usize,
     /// Complete transport checksums.
@@ -225,6 +228,7 @@ perimeter_base::setters! {
         with_descriptors(descriptors: usize),
         with_interrupts(interrupts: bool),
         with_interrupt_delay_ns(interrupt_delay_ns: u64),
+        with_interrupt_gap_ns(interrupt_gap_ns: u64),
         with_ring(ring: usize),
         with_tx_checksum(tx_checksum: bool),
         with_large(large: u32),
@@ -252,6 +256,7 @@ impl NicConfig {
             descriptors: 0,
             interrupts: true,
             interrupt_delay_ns: 0,
+            interrupt_gap_ns: 0,
             ring: 1024,
             tx_checksum: true,
             large: crate::device::LARGEST,
@@ -376,8 +381,12 @@ impl<P: Platform> Nic<P> {
             rx_pacer: Pacer::new(config.gbps),
             released: Released::default(),
         });
+        let moderation = Moderation {
+            delay: config.interrupt_delay_ns,
+            gap: config.interrupt_gap_ns,
+        };
         let port = |_| Port {
-            irq: Irq::new(platform, config.interrupts, config.interrupt_delay_ns),
+            irq: Irq::new(platform, config.interrupts, moderation),
             mailbox: Mailbox {
                 len: AtomicUsize::new(0),
                 frames: platform.lock(LockClass::Leaf, VecDeque::new()),

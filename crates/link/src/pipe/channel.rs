@@ -3,7 +3,7 @@
 use super::PipeConfig;
 use crate::csum;
 use crate::device::{Capabilities, Device, Queues, RxFrame, RxQueue, RxStatus, TxQueue, Waker};
-use crate::irq::Irq;
+use crate::irq::{Irq, Moderation};
 use core::fmt;
 use core::task::{Context, Poll};
 use perimeter_base::{PktBuf, PktPool, Time, TxRing, buf::roomy};
@@ -97,7 +97,7 @@ pub fn channel<P: Platform>(platform: &P, config: PipeConfig) -> (Pipe<P>, PipeE
     let inner = Arc::new(Inner {
         config,
         queues: platform.lock(LockClass::Leaf, state),
-        irq: Irq::new(platform, true, 0),
+        irq: Irq::new(platform, true, Moderation::default()),
     });
     let end = PipeEnd {
         end: Arc::new(End(inner.clone())),

@@ -97,6 +97,8 @@ pub fn render(old: &Report, new: &Report) -> String {
             "--interrupt-delay",
             a.interrupt_delay_ns != b.interrupt_delay_ns,
         ),
+        ("--interrupt-gap", a.interrupt_gap_ns != b.interrupt_gap_ns),
+        ("--snd-lowat", a.snd_lowat != b.snd_lowat),
         ("--hand-on", a.hand_on != b.hand_on),
     ]
     .into_iter()

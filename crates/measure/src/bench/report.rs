@@ -105,6 +105,13 @@ pub struct Asked {
     /// How long after the first frame a NIC interrupted, ns; missing where at once.
     #[serde(default, skip_serializing_if = "crate::workload::sample::is_zero")]
     pub interrupt_delay_ns: u64,
+    /// How far apart a NIC's interrupts were at least, ns; missing where that was nothing.
+    #[serde(default, skip_serializing_if = "crate::workload::sample::is_zero")]
+    pub interrupt_gap_ns: u64,
+    /// How much of a send buffer was free before a writer was told, bytes; missing where that was a
+    /// third.
+    #[serde(default, skip_serializing_if = "crate::workload::sample::is_zero")]
+    pub snd_lowat: u64,
     /// Missing where every frame is copied.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hand_on: bool,
@@ -255,6 +262,11 @@ impl From<&Settings> for Asked {
             look_around_ns: s.look_around.as_nanos() as u64,
             budget_bytes: s.budget as u64,
             interrupt_delay_ns: s.interrupt_delay.as_nanos() as u64,
+            interrupt_gap_ns: s.interrupt_gap.as_nanos() as u64,
+            snd_lowat: match s.snd_lowat {
+                u32::MAX => 0,
+                some => some.into(),
+            },
             hand_on: s.hand_on,
             profile: s.profile,
             seconds: s.seconds.as_secs_f64(),

@@ -88,7 +88,7 @@ pub(super) fn stack_config(settings: &Settings) -> Config {
         .with_look_around(settings.look_around)
         .with_budget(settings.budget)
         .with_preemptive(settings.preemptive)
-        .with_bound(settings.bound)
+        .with_snd_lowat(settings.snd_lowat)
 }
 
 /// Queues of each NIC: one, or with affine steering one for each application thread.

@@ -129,6 +129,7 @@ pub(super) fn nic_config(
         .with_descriptors(DESCRIPTORS)
         .with_mtu(settings.mtu)
         .with_interrupt_delay_ns(settings.interrupt_delay.as_nanos() as u64)
+        .with_interrupt_gap_ns(settings.interrupt_gap.as_nanos() as u64)
         .with_v6(settings.family.is_ipv6())
         .with_peer(
             PeerConfig::default()

@@ -232,10 +232,15 @@ pub struct Settings {
     pub budget: usize,
     /// Whether threads of our organizations' own take their core from the application's at once.
     pub preemptive: bool,
-    /// Whether threads are bound to cores, the application's and those that serve devices.
+    /// Whether the application's threads are bound to cores.
     pub bound: bool,
+    /// How much of a send buffer is free before our organizations tell who found no room, bytes; no
+    /// more than a third of it.
+    pub snd_lowat: u32,
     /// How long after the first frame a NIC in memory interrupts.
     pub interrupt_delay: Duration,
+    /// How far apart interrupts of a NIC in memory are at least.
+    pub interrupt_gap: Duration,
     /// Whether the wire of `pair` hands on the memory of large segments instead of copying it.
     pub hand_on: bool,
     /// Time the locks of our organizations and their hand-overs: what is measured then is slower.
@@ -286,7 +291,9 @@ impl Default for Settings {
             budget: perimeter::Config::default().budget,
             preemptive: false,
             bound: true,
+            snd_lowat: u32::MAX,
             interrupt_delay: Duration::ZERO,
+            interrupt_gap: Duration::ZERO,
             hand_on: false,
             profile: false,
             seconds: Duration::from_secs(5),
@@ -349,6 +356,9 @@ impl Settings {
         }
         if !self.interrupt_delay.is_zero() && self.device.is_to_kernel() {
             return input("--interrupt-delay needs --device mem or pair".into());
+        }
+        if !self.interrupt_gap.is_zero() && self.device != Device::Mem {
+            return input("--interrupt-gap needs --device mem".into());
         }
         if self.hand_on && (self.device, self.offload) != (Device::Pair, Offload::Device) {
             return input("--hand-on needs --device pair and --offload device".into());

@@ -54,9 +54,9 @@ impl Room {
     }
 }
 
-/// Whether a writer is told of `room` bytes: a third of the buffer.
-fn roomy(room: i64, limit: u32) -> bool {
-    room > 0 && room >= i64::from(limit / 3)
+/// Whether a writer is told of `room` bytes.
+fn is_roomy<P: Platform>(sh: &SharedState<Kd<P>>, room: i64, limit: u32) -> bool {
+    u32::try_from(room).is_ok_and(|room| sh.config.is_roomy(room, limit))
 }
 
 /// What applications see of a send side: its readiness.
@@ -84,7 +84,7 @@ impl<P: Platform> Front<P> {
 
     /// Tells writers if they want to know and there is room again.
     fn tell(&mut self, room: &Room, cx: &mut Ctx<Kd<P>>) {
-        if self.open && roomy(room.bytes(), self.limit) {
+        if self.open && is_roomy(cx.sh, room.bytes(), self.limit) {
             room.told();
             if self.snd.side.bits() & ready::OUT == 0 {
                 self.snd.side.raise(ready::OUT, &mut cx.deferred.wakes);
@@ -241,7 +241,7 @@ fn promise<P: Platform, Q: Op<Kd<P>>>(
         let enough = if short {
             now >= i64::from(front.limit)
         } else {
-            roomy(now, front.limit)
+            is_roomy(cx.sh, now, front.limit)
         };
         // Lowered in either case: who is told of changes only must see one.
         front.snd.side.lower(ready::OUT);
@@ -343,7 +343,7 @@ impl<P: Platform> Parted<P> {
                 acked: now.acked,
                 ..was
             };
-            if now == only && !(wanted && roomy(room, now.limit)) {
+            if now == only && !(wanted && is_roomy(cx.sh, room, now.limit)) {
                 return;
             }
         }

@@ -175,7 +175,7 @@ impl Setup {
 }
 
 /// Runs `body` under every organization.
-pub fn under_all(change: impl Fn(&mut Setup), body: fn(World)) {
+pub fn under_all(change: impl Fn(&mut Setup), body: impl FnOnce(World) + Copy + Send + 'static) {
     for org in organizations() {
         let mut setup = Setup::new(org);
         change(&mut setup);

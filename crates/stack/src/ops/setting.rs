@@ -62,7 +62,7 @@ impl<K: Kind> Op<K> for Set {
                 snd.buf.set_limit(n);
                 if snd.buf.space() == 0 {
                     snd.side.lower(ready::OUT);
-                } else if snd.roomy() {
+                } else if snd.is_roomy(&cx.sh.config) {
                     snd.side.raise(ready::OUT, &mut cx.deferred.wakes);
                 }
                 false

@@ -281,7 +281,14 @@ impl State {
         loop {
             self.refresh_keys();
             let (mut best, mut first, mut second) = (usize::MAX, NEVER, NEVER);
-            for (i, &k) in self.keys.iter().enumerate() {
+            // Any of those that find something in the one queue at the same time.
+            let from = match self.one_queue {
+                true => self.rng.below(self.keys.len() as u64) as usize,
+                false => 0,
+            };
+            let (before, rest) = self.keys.split_at(from);
+            let rest = rest.iter().zip(from..);
+            for (&k, i) in rest.chain(before.iter().zip(0..)) {
                 if k < first {
                     (best, second, first) = (i, first, k);
                 } else if k < second {

@@ -56,6 +56,26 @@ fn with_one_queue_threads_that_are_bound_to_no_core_move() {
     assert!(aside.iter().flatten().all(|core| *core < 3), "{aside:?}");
 }
 
+/// Who wakes alone finds all cores idle, and runs on any of them.
+#[test]
+fn with_one_queue_no_idle_core_comes_first() {
+    let (times, _) = Virtual::run(config(3).with_one_run_queue(true), |p: Virtual| {
+        let p2 = p.clone();
+        let times = Arc::new(Mutex::new([0; 3]));
+        let seen = times.clone();
+        let body = move || {
+            for _ in 0..300 {
+                p2.sleep_until(p2.now().plus(5_000));
+                seen.lock().unwrap()[p2.core()] += 1;
+            }
+        };
+        p.spawn("worker", None, Box::new(body)).join().unwrap();
+        *times.lock().unwrap()
+    })
+    .unwrap();
+    assert!(times.iter().all(|n| (60..=140).contains(n)), "{times:?}");
+}
+
 /// Cores are counted modulo those that the program knows of, and spare ones are not among them.
 #[test]
 fn no_thread_is_bound_to_a_spare_core() {
