@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, fs};
 const VALIDATED: &str = "runs/2026-11-29-2core-vm/predicted-vm-2core.json";
 
 /// What is predicted for the study's machine.
-const OPTERON: &str = "runs/2026-11-27-2core-vm/predicted-opteron-275.json";
+const OPTERON: &str = "runs/2026-11-29-2core-vm/predicted-opteron-275.json";
 
 /// What is recorded there, and what FINDINGS says.
 fn both(recorded: &str) -> (Predictions, String) {
@@ -93,6 +93,19 @@ fn what_is_predicted_for_the_study_is_the_recorded_prediction() {
         ranks_agree(&others)
     );
     assert!(text.contains(&line), "not in FINDINGS.md: {line}");
+    // Its other tables.
+    for plan in ["contention", "cache", "scheduler"] {
+        let points = &recorded.figure(plan).unwrap().published;
+        let mut factors: Vec<f64> = points.iter().map(|p| p.predicted / p.published).collect();
+        factors.sort_by(f64::total_cmp);
+        let row = format!(
+            "| `{plan}` | {} | {:.2} | {:.2} |\n",
+            points.len(),
+            ranks_agree(points),
+            factors[factors.len() / 2]
+        );
+        assert!(text.contains(&row), "not in FINDINGS.md: {row}");
+    }
     // `ports` has the same claims, with its own ports.
     let figures = recorded.figures.iter().filter(|f| f.plan != "ports");
     let claims = by_name(figures);
