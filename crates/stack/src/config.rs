@@ -183,6 +183,16 @@ const MOST_SPARE: usize = 16 << 20;
 impl Config {
     /// Whether a writer who waits for room in a send buffer of `limit` bytes is told of `space`
     /// bytes.
+    ///
+    /// ```
+    /// use perimeter_stack::Config;
+    ///
+    /// let usual = Config::default();
+    /// assert!(usual.is_roomy(100, 300) && !usual.is_roomy(99, 300));
+    /// let soon = usual.with_snd_lowat(2048);
+    /// assert!(soon.is_roomy(2048, 262_144) && !soon.is_roomy(2047, 262_144));
+    /// assert!(soon.is_roomy(100, 300), "a third is enough");
+    /// ```
     #[inline]
     pub fn is_roomy(&self, space: u32, limit: u32) -> bool {
         space >= self.snd_lowat.min(limit / 3).max(1)
