@@ -175,8 +175,8 @@ pub struct Bench {
     /// interrupt moderation do (ethtool's rx-usecs) [default: 0]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = units::duration)]
     interrupt_delay: Option<Duration>,
-    /// With --device mem: interrupts of a NIC are so far apart at least, as with NICs that throttle
-    /// them (125us: 8,000 a second) [default: 0]
+    /// With --device mem: the shortest time between two interrupts of a NIC, as NICs have that throttle
+    /// them (125us: at most 8,000 a second) [default: 0]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = units::duration)]
     interrupt_gap: Option<Duration>,
     /// With --device pair: the wire hands the memory of large segments on, as a veth pair hands on

@@ -16,7 +16,7 @@ use crate::device::{RxStatus, Waker};
 pub(crate) struct Moderation {
     /// How long after the first frame one comes, ns.
     pub(crate) delay: u64,
-    /// How long after the one before it comes at the earliest, ns.
+    /// The shortest time between two, ns.
     pub(crate) gap: u64,
 }
 
@@ -24,11 +24,11 @@ pub(crate) struct Irq<P: Platform> {
     /// 0: not armed. Otherwise the consumer sleeps until this time at most. Written by the
     /// consumer (arming, disarming) and, from armed to 0 only, by the producer that raises.
     armed: AtomicU64,
-    /// When it comes.
+    /// How interrupts are held back.
     moderation: Moderation,
-    /// When it came last, and when it comes next if nobody changes that; both are written by the
-    /// consumer.
+    /// When an interrupt came last. Written by the consumer.
     came: AtomicU64,
+    /// When the next comes, as the consumer saw it when it armed the line. Written by the consumer.
     coming: AtomicU64,
     /// False: pure polling, nobody is ever called.
     enabled: bool,

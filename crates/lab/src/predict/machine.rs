@@ -4,7 +4,7 @@ use super::{instead::Instead, loads::Point};
 use crate::{
     Error, files,
     plan::Cell,
-    text::{from_str, optional_from_str},
+    text::from_str,
     workload::{Coalescing, Settings},
 };
 use perimeter::{LockPolicy, Work};
@@ -13,7 +13,7 @@ use perimeter_sync::{
     virt::{Cost, CostTable, LineCosts, PayloadCosts},
 };
 use serde::{Deserialize, Serialize, Serializer};
-use std::{collections::BTreeMap, path::Path, time::Duration};
+use std::{collections::BTreeMap, fmt::Display, path::Path, time::Duration};
 
 /// Most bytes of a machine's file.
 const LONGEST: u64 = 1 << 20;
@@ -46,26 +46,26 @@ pub struct Machine {
     /// Whether a stack's threads are a kernel's, which take their core from processes at once.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub preemptive: bool,
-    /// How far apart interrupts of its NICs are at least, ns, where that is known of them, in place of
-    /// what plans hold them back for.
+    /// The shortest time between two interrupts of one of its NICs, ns, where that is known: in place of
+    /// how plans hold interrupts back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupt_gap: Option<f64>,
     /// The most bytes that a stack there takes at a time from who sends, where that is less than what
     /// is written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub write: Option<usize>,
-    /// How much of a send buffer is free before who found no room is told, bytes, where that is less
-    /// than a third of it.
+    /// How much of a send buffer is free before a writer who found no room is told, bytes, where that
+    /// is less than a third of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snd_lowat: Option<u32>,
-    /// What becomes of small segments there where plans send full ones alone.
+    /// What that system does with small segments, where plans send full ones alone.
     #[serde(
         default,
-        deserialize_with = "optional_from_str",
-        serialize_with = "in_its_word",
-        skip_serializing_if = "Option::is_none"
+        deserialize_with = "from_str",
+        serialize_with = "in_words",
+        skip_serializing_if = "is_default"
     )]
-    pub coalescing: Option<Coalescing>,
+    pub coalescing: Coalescing,
     /// Whether its scheduler has one queue for all cores, so that threads move between them.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub one_run_queue: bool,
@@ -77,7 +77,7 @@ pub struct Machine {
         default,
         deserialize_with = "from_str",
         serialize_with = "in_words",
-        skip_serializing_if = "is_modern"
+        skip_serializing_if = "is_default"
     )]
     pub locks: LockPolicy,
     /// What else takes time.
@@ -258,15 +258,8 @@ impl Run {
     }
 }
 
-fn in_words<S: Serializer>(policy: &LockPolicy, s: S) -> Result<S::Ok, S::Error> {
-    s.serialize_str(&policy.to_string())
-}
-
-fn in_its_word<S: Serializer>(c: &Option<Coalescing>, s: S) -> Result<S::Ok, S::Error> {
-    match c {
-        Some(c) => s.serialize_str(&c.to_string()),
-        None => s.serialize_none(),
-    }
+fn in_words<T: Display, S: Serializer>(what: &T, s: S) -> Result<S::Ok, S::Error> {
+    s.collect_str(what)
 }
 
 /// A uniprocessor's kernel.
@@ -280,8 +273,8 @@ fn all() -> u32 {
     100
 }
 
-fn is_modern(policy: &LockPolicy) -> bool {
-    *policy == LockPolicy::Modern
+fn is_default<T: Default + PartialEq>(what: &T) -> bool {
+    *what == T::default()
 }
 
 /// Groups of costs that are varied together, to see what a prediction hangs on.
@@ -524,7 +517,7 @@ impl Machine {
             None => (settings.interrupt_delay, settings.interrupt_gap),
         };
         let coalescing = match settings.coalescing {
-            Coalescing::Cork => self.coalescing.unwrap_or_default(),
+            Coalescing::Cork => self.coalescing,
             asked_for => asked_for,
         };
         Settings {

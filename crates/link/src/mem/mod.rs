@@ -199,8 +199,8 @@ pub struct NicConfig {
     pub interrupts: bool,
     /// The interrupt comes this long after the first frame, ns.
     pub interrupt_delay_ns: u64,
-    /// Interrupts are so far apart at least, ns, as a NIC with a throttle has them: the first frame
-    /// after a quiet time is told of at once.
+    /// The shortest time between two interrupts, ns, as NICs have that throttle them. The first frame
+    /// after a pause interrupts at once.
     pub interrupt_gap_ns: u64,
     /// Frames that a ring between two queues holds: at least 256, else raised.
     pub ring: usize,

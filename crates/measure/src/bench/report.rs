@@ -105,11 +105,11 @@ pub struct Asked {
     /// How long after the first frame a NIC interrupted, ns; missing where at once.
     #[serde(default, skip_serializing_if = "crate::workload::sample::is_zero")]
     pub interrupt_delay_ns: u64,
-    /// How far apart a NIC's interrupts were at least, ns; missing where that was nothing.
+    /// The shortest time between two interrupts of a NIC, ns; missing where there was none.
     #[serde(default, skip_serializing_if = "crate::workload::sample::is_zero")]
     pub interrupt_gap_ns: u64,
-    /// How much of a send buffer was free before a writer was told, bytes; missing where that was a
-    /// third.
+    /// How much of a send buffer was free before a writer who found no room was told, bytes; missing
+    /// where that was a third.
     #[serde(default, skip_serializing_if = "crate::workload::sample::is_zero")]
     pub snd_lowat: u64,
     /// Missing where every frame is copied.

@@ -234,12 +234,12 @@ pub struct Settings {
     pub preemptive: bool,
     /// Whether the application's threads are bound to cores.
     pub bound: bool,
-    /// How much of a send buffer is free before our organizations tell who found no room, bytes; no
-    /// more than a third of it.
+    /// How much of a send buffer is free before our organizations tell a writer who found no room,
+    /// bytes; no more than a third of it.
     pub snd_lowat: u32,
     /// How long after the first frame a NIC in memory interrupts.
     pub interrupt_delay: Duration,
-    /// How far apart interrupts of a NIC in memory are at least.
+    /// The shortest time between two interrupts of a NIC in memory.
     pub interrupt_gap: Duration,
     /// Whether the wire of `pair` hands on the memory of large segments instead of copying it.
     pub hand_on: bool,
@@ -291,7 +291,7 @@ impl Default for Settings {
             budget: perimeter::Config::default().budget,
             preemptive: false,
             bound: true,
-            snd_lowat: u32::MAX,
+            snd_lowat: perimeter::Config::default().snd_lowat,
             interrupt_delay: Duration::ZERO,
             interrupt_gap: Duration::ZERO,
             hand_on: false,

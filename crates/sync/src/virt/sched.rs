@@ -281,14 +281,15 @@ impl State {
         loop {
             self.refresh_keys();
             let (mut best, mut first, mut second) = (usize::MAX, NEVER, NEVER);
-            // Any of those that find something in the one queue at the same time.
+            let n = self.keys.len();
+            // Of cores that can go on at the same time the first one does: with one queue for all,
+            // none is first each time.
             let from = match self.one_queue {
-                true => self.rng.below(self.keys.len() as u64) as usize,
+                true => self.rng.below(n as u64) as usize,
                 false => 0,
             };
-            let (before, rest) = self.keys.split_at(from);
-            let rest = rest.iter().zip(from..);
-            for (&k, i) in rest.chain(before.iter().zip(0..)) {
+            for i in (from..n).chain(0..from) {
+                let k = self.keys[i];
                 if k < first {
                     (best, second, first) = (i, first, k);
                 } else if k < second {
