@@ -21,6 +21,9 @@
 //! connections leave the group like wake-ups and reach their listener after release; if it has
 //! gone, the connection is posted back to be aborted. Transmit rings, route table and pollers
 //! have locks of their own, as the driver and the socket layer of the paper's kernel have.
+//! Sleepers are woken after a burst, once no group is held. With `:wake=inside` they are woken
+//! before the group is left, under one lock for all who wake, as the paper's kernel wakes under
+//! its locks.
 //! Whether timers are due is read from an unlocked hint, so that polling does not visit groups
 //! that have nothing to do. The SYN caches of all groups are one cache divided (512 buckets of 30,
 //! and at least 2 for a group), where the paper's groups have a whole one each: a thousand would
@@ -29,6 +32,7 @@
 
 use crate::due::Due;
 use crate::open::{Options, Visit};
+use crate::scheduler::Scheduler;
 use crate::spec::{
     Colour, Family, Look, MAX_GROUPS, Marker, Occupancy, OrgSpec, Params, Parts, SpecError, Variant,
 };
@@ -47,13 +51,23 @@ use perimeter_wire::FlowKey;
 static FAMILY: Family = Family {
     name: "connp-l",
     title: "ConnP-L",
-    takes: "it takes a number of groups from 1 to 1024",
-    variants: &[Variant {
-        name: "connp-l:N",
-        usual: "connp-l:128",
-        summary: "connection groups, each behind one lock; any thread may run",
-    }],
-    tested: &[("connp-l:128", "connp-l:8")],
+    takes: "it takes a number of groups from 1 to 1024, and `wake=after` or `wake=inside`",
+    variants: &[
+        Variant {
+            name: "connp-l:N",
+            usual: "connp-l:128",
+            summary: "connection groups, each behind one lock; any thread may run",
+        },
+        Variant {
+            name: "connp-l:N:wake=inside",
+            usual: "connp-l:128:wake=inside",
+            summary: "connection groups that wake sleepers under their locks, as published",
+        },
+    ],
+    tested: &[
+        ("connp-l:128", "connp-l:8"),
+        ("connp-l:128:wake=inside", "connp-l:8:wake=inside"),
+    ],
     recommend: Some("connp-l:128"),
     parse: Groups::parse,
     look: Look {
@@ -76,21 +90,27 @@ pub(crate) fn visit<P: Platform, V: Visit<P>>(p: P, o: Options, visitor: V) -> V
     visitor.visit::<ConnpL<P>>(p, o)
 }
 
-/// How many groups there are.
+/// How many groups there are, and where sleepers are woken.
 #[derive(Copy, Clone, Debug)]
-struct Groups(u16);
+struct Groups {
+    n: u16,
+    /// While the group is held.
+    wakes_held: bool,
+}
 
 impl Groups {
     fn parse(mut parts: Parts<'_>) -> Result<OrgSpec, SpecError> {
-        let groups = parts.number(MAX_GROUPS)?.unwrap_or(128);
-        parts.end(())?;
-        Ok(OrgSpec::new(&FAMILY, Groups(groups)))
+        let n = parts.number(MAX_GROUPS)?.unwrap_or(128);
+        let wakes_held = parts.wakes_held()?;
+        let groups = Groups { n, wakes_held };
+        parts.end(OrgSpec::new(&FAMILY, groups))
     }
 }
 
 impl fmt::Display for Groups {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "connp-l:{}", self.0)
+        write!(f, "connp-l:{}", self.n)?;
+        f.write_str(if self.wakes_held { ":wake=inside" } else { "" })
     }
 }
 
@@ -119,6 +139,7 @@ pub struct ConnpL<P: Platform> {
     p: P,
     groups: Box<[Group<P>]>,
     hints: Hints,
+    scheduler: Scheduler<P>,
 }
 
 /// When the groups' timers are due. Written now and then by any thread, so apart from what all
@@ -143,10 +164,16 @@ impl<P: Platform> ConnpL<P> {
 
     /// Runs `f` under the group's lock; afterwards the timer hints are true again.
     #[inline]
-    fn enter<R>(&self, index: usize, f: impl FnOnce(&mut Shard<Kd<P>>) -> R) -> R {
+    fn enter<R>(
+        &self,
+        cx: &mut Ctx<Kd<P>>,
+        index: usize,
+        f: impl FnOnce(&mut Shard<Kd<P>>, &mut Ctx<Kd<P>>) -> R,
+    ) -> R {
         let group = &self.groups[index];
         let mut shard = group.shard.lock();
-        let out = f(&mut shard);
+        let out = f(&mut shard, cx);
+        self.scheduler.wake(cx);
         let at = shard.next_timer();
         // Published first, against `on_timers`: of a store here and a store there, at least one
         // side sees the other's.
@@ -161,7 +188,7 @@ impl<P: Platform> Org for ConnpL<P> {
     type K = Kd<P>;
 
     fn new(spec: &OrgSpec, sh: &SharedState<Self::K>) -> Self {
-        let Groups(n) = *spec.expect_params();
+        let Groups { n, wakes_held } = *spec.expect_params();
         let group = |i| Group {
             shard: sh
                 .p
@@ -176,12 +203,15 @@ impl<P: Platform> Org for ConnpL<P> {
                 round: AtomicU64::new(sh.p.now().0),
                 alone: AtomicU64::new(0),
             },
+            scheduler: Scheduler::new(wakes_held, sh),
         }
     }
 
     fn on_packets(&self, cx: &mut Ctx<Self::K>) {
         let mut segs = core::mem::take(&mut cx.segs);
-        segs.drain(|seg| self.enter(self.index(seg.hash), |shard| shard.input(cx, seg)));
+        segs.drain(|seg| {
+            self.enter(cx, self.index(seg.hash), |shard, cx| shard.input(cx, seg));
+        });
         cx.segs = segs;
     }
 
@@ -193,11 +223,11 @@ impl<P: Platform> Org for ConnpL<P> {
         id: SockId,
         op: Q,
     ) -> Result<Option<Q::Out>, Q> {
-        Ok(self.enter(usize::from(id.shard()), |shard| shard.call(cx, id, op)))
+        Ok(self.enter(cx, id.shard().into(), |shard, cx| shard.call(cx, id, op)))
     }
 
     fn post<Q: Op<Self::K, Out = ()>>(&self, cx: &mut Ctx<Self::K>, id: SockId, op: Q) {
-        self.enter(usize::from(id.shard()), |shard| shard.posted(cx, id, op));
+        self.enter(cx, id.shard().into(), |shard, cx| shard.posted(cx, id, op));
     }
 
     fn connect(
@@ -206,7 +236,7 @@ impl<P: Platform> Org for ConnpL<P> {
         flow: Flow,
         config: &Config,
     ) -> Result<SockId, ExistsError> {
-        self.enter(self.index(flow.hash), |shard| {
+        self.enter(cx, self.index(flow.hash), |shard, cx| {
             shard.connect(cx, flow, config)
         })
     }
@@ -225,7 +255,7 @@ impl<P: Platform> Org for ConnpL<P> {
         n: u16,
         job: impl Job<Self::K, R>,
     ) -> Option<R> {
-        Some(self.enter(usize::from(n), |shard| job(shard, cx)))
+        Some(self.enter(cx, n.into(), |shard, cx| job(shard, cx)))
     }
 
     fn on_timers(&self, cx: &mut Ctx<Self::K>) {
@@ -248,7 +278,7 @@ impl<P: Platform> Org for ConnpL<P> {
         let mut earliest = u64::MAX;
         for (i, g) in self.groups.iter().enumerate() {
             if bookkeeping || g.due.at().0 <= now {
-                self.enter(i, |shard| shard.on_timers(cx));
+                self.enter(cx, i, |shard, cx| shard.on_timers(cx));
             }
             earliest = earliest.min(g.due.at().0);
         }
@@ -286,5 +316,6 @@ impl<P: Platform> Org for ConnpL<P> {
         for g in &self.groups {
             add(LockClass::Group, g.shard.stats());
         }
+        self.scheduler.lock_stats(add);
     }
 }

@@ -20,6 +20,7 @@ pub mod open;
 pub mod organizations;
 mod outer;
 pub mod protocol;
+mod scheduler;
 mod serve;
 pub mod spec;
 pub mod udp;

@@ -532,6 +532,13 @@ impl<'a> Parts<'a> {
         n.ok_or_else(|| self.refuse(text))
     }
 
+    /// Takes `wake=after` or `wake=inside`: whether sleepers are woken under the locks of what they
+    /// wait for.
+    pub(crate) fn wakes_held(&mut self) -> Result<bool, SpecError> {
+        let held = self.choice("wake", &[("after", false), ("inside", true)])?;
+        Ok(held.unwrap_or(false))
+    }
+
     /// Takes `key=word`, one of `words`, whose value follows.
     ///
     /// # Errors

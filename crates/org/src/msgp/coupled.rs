@@ -6,6 +6,7 @@ use super::locks::ConnLocks;
 use super::table::{Shard, TableGuard};
 use crate::Kd;
 use crate::outer::{Guard, Places, first_phase};
+use crate::scheduler::Scheduler;
 use core::sync::atomic::{AtomicU64, Ordering};
 use perimeter_base::Time;
 use perimeter_stack::ends::{self, Ends};
@@ -52,8 +53,8 @@ pub(crate) struct Core<P: Platform> {
     ends: P::Lock<Ends>,
     /// Not later than the earliest of the shards' timers.
     next: AtomicU64,
-    /// Held while sleepers are woken, where that is done within a connection.
-    scheduler: Option<P::Lock<()>>,
+    /// Wakes sleepers, where that is done within a connection.
+    scheduler: Scheduler<P>,
 }
 
 /// What a lookup found.
@@ -77,9 +78,7 @@ impl<P: Platform> Core<P> {
                 .p
                 .lock(LockClass::Leaf, Ends::with_limits(sh.config.ends())),
             next: AtomicU64::new(u64::MAX),
-            scheduler: manner
-                .wakes_held
-                .then(|| sh.p.lock(LockClass::Scheduler, ())),
+            scheduler: Scheduler::new(manner.wakes_held, sh),
         }
     }
 
@@ -253,12 +252,7 @@ impl<P: Platform> Core<P> {
         if planted(Bug::OrderSwapped) && !e.has_table() {
             drop(self.table(e.id().shard()));
         }
-        if let Some(scheduler) = &self.scheduler
-            && !cx.deferred.wakes.is_empty()
-        {
-            let _held = scheduler.lock();
-            cx.sh.pollers.wake_threads(&mut cx.own.deferred.wakes);
-        }
+        self.scheduler.wake(cx);
         let t = e.tcb();
         if t.meta.closed {
             return self.unlink(e, cx);
@@ -513,9 +507,7 @@ impl<P: Platform> Core<P> {
         }
         add(LockClass::Leaf, self.slots.stats());
         add(LockClass::Leaf, self.ends.stats());
-        if let Some(scheduler) = &self.scheduler {
-            add(LockClass::Scheduler, scheduler.stats());
-        }
+        self.scheduler.lock_stats(add);
         let places = self.slots.lock().places();
         for p in (0..places).filter_map(|slot| self.places.get(slot)) {
             p.lock_stats(add);

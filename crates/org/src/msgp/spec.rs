@@ -116,13 +116,13 @@ impl Msgp {
             None => MsgpInbound::Direct,
         };
         let coarse = parts.choice("locks", &[("fine", false), ("coarse", true)])?;
-        let wakes_held = parts.choice("wake", &[("after", false), ("inside", true)])?;
+        let wakes_held = parts.wakes_held()?;
         parts.end(())?;
         let msgp = Msgp {
             inbound,
             coarse: coarse.unwrap_or(false),
             modern,
-            wakes_held: wakes_held.unwrap_or(false),
+            wakes_held,
         };
         let family = if modern { &MODERN } else { &FAMILY };
         Ok(OrgSpec::new(family, msgp))
