@@ -597,6 +597,7 @@ impl<O: Org> Instance<O> {
         ports: impl Iterator<Item = &'a TxPort<O::K>>,
     ) {
         for t in ports {
+            t.looked_after(&self.sh.p);
             if t.ready_at() <= now {
                 t.doorbell(now);
                 if self.resume(cx, t) {

@@ -10,7 +10,7 @@ use perimeter_base::{Completions, Time, TxRing, TxStage};
 use perimeter_link::device::LARGEST;
 use perimeter_link::{Capabilities, RxQueue, TxQueue};
 use perimeter_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use perimeter_sync::{Lock, LockClass, LockStats};
+use perimeter_sync::{Lock, LockClass, LockStats, Platform, Touched};
 use perimeter_tcp::{Large, SegPlan};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -241,6 +241,14 @@ impl<K: Kind> TxPort<K> {
     #[inline]
     pub fn completions(&self) -> &Completions {
         &self.completions
+    }
+
+    /// Who serves the port has a look at what the device is done with. Drivers of kernels free it
+    /// then; here those do who need its places. So this is for virtual cores alone, where a
+    /// machine's table says what it takes.
+    #[inline]
+    pub fn looked_after(&self, p: &K::P) {
+        p.touch(&self.lines, Touched::Completion, 1, true);
     }
 
     /// Whether descriptors are left that the device could not take at the last doorbell.

@@ -299,8 +299,13 @@ pub enum Touched {
     Message,
     /// A descriptor of a transmit ring.
     Descriptor,
+    /// All descriptors of a transmit ring that were touched since it was looked after last.
+    Completion,
     /// The flag of an event, and who waits there.
     Event,
+    /// What a thread has for itself and needs to go on: its stack, its registers in memory, its
+    /// structures. A platform that has schedulers touches them, nobody else.
+    Thread,
     /// An ideal peer's state of a connection.
     PeerFlow,
     /// A frame on its way from an ideal peer to a receive queue.
@@ -315,14 +320,17 @@ impl Touched {
     pub const LINE: usize = 64;
 
     /// How many kinds there are.
-    pub const COUNT: usize = 9 + LockClass::ALL.len();
+    pub const COUNT: usize = 11 + LockClass::ALL.len();
 
     /// All of them, in the order of [`Touched::index`].
     pub fn all() -> impl Iterator<Item = Touched> {
         use Touched::{
-            Behind, Descriptor, Event, Message, Payload, PeerFlow, PeerFrame, Rcv, Snd, Tcb,
+            Behind, Completion, Descriptor, Event, Message, Payload, PeerFlow, PeerFrame, Rcv, Snd,
+            Tcb, Thread,
         };
-        let plain = [Tcb, Snd, Rcv, Payload, Message, Descriptor, Event];
+        let plain = [
+            Tcb, Snd, Rcv, Payload, Message, Descriptor, Event, Thread, Completion,
+        ];
         let peer = [PeerFlow, PeerFrame];
         plain
             .into_iter()
@@ -340,9 +348,11 @@ impl Touched {
             Touched::Message => 4,
             Touched::Descriptor => 5,
             Touched::Event => 6,
-            Touched::PeerFlow => 7,
-            Touched::PeerFrame => 8,
-            Touched::Behind(class) => 9 + class.level() as usize,
+            Touched::Thread => 7,
+            Touched::Completion => 8,
+            Touched::PeerFlow => 9,
+            Touched::PeerFrame => 10,
+            Touched::Behind(class) => 11 + class.level() as usize,
         }
     }
 
@@ -355,7 +365,9 @@ impl Touched {
             Touched::Payload => "payload",
             Touched::Message => "message",
             Touched::Descriptor => "descriptor",
+            Touched::Completion => "completion",
             Touched::Event => "event",
+            Touched::Thread => "thread",
             Touched::PeerFlow => "peer_flow",
             Touched::PeerFrame => "peer_frame",
             Touched::Behind(class) => class.name(),

@@ -48,6 +48,13 @@ impl Effort {
         u64::from(connections) * self.warm_least > self.warm_most
     }
 
+    /// Whether what so many connections send before anything counts is a small part of a run.
+    pub fn is_short(&self, connections: u32) -> bool {
+        /// Of what they send at most.
+        const PART: u64 = 4;
+        u64::from(connections) * self.warm_segments * PART <= self.warm_most
+    }
+
     /// What counts on `cores` cores of a machine.
     pub(super) fn counting(
         &self,
@@ -173,6 +180,16 @@ fn agree(moved: &[f64]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn few_connections_have_runs_of_their_own_and_many_share_one() {
+        let usual = Effort::USUAL;
+        let of = |n| (usual.is_short(n), usual.is_long(n));
+        assert_eq!(
+            [6, 24, 192, 16_384].map(of),
+            [(true, false), (true, false), (false, false), (false, true)]
+        );
+    }
 
     #[test]
     fn turns_count_until_they_agree() {

@@ -66,6 +66,9 @@ pub struct Machine {
         skip_serializing_if = "is_default"
     )]
     pub coalescing: Coalescing,
+    /// Whether its kernel wakes sleepers under the locks of what they wait for.
+    #[serde(default, skip_serializing_if = "core::ops::Not::not")]
+    pub wakes_inside: bool,
     /// Whether its scheduler has one queue for all cores, so that threads move between them.
     #[serde(default, skip_serializing_if = "core::ops::Not::not")]
     pub one_run_queue: bool,
@@ -485,15 +488,21 @@ impl Machine {
     }
 
     /// A plan's cell, on this machine: where stacks are kernels, a uniprocessor's has an application
-    /// and NICs that interrupt it, in place of one thread that polls.
+    /// and NICs that interrupt it, in place of one thread that polls; and where that kernel wakes
+    /// sleepers under its locks, organizations do that have such a variant.
     ///
     /// # Errors
     /// None, as far as is known.
     pub fn cell(&self, mut cell: Cell) -> Result<Cell, Error> {
-        if self.preemptive && cell.configuration.organization.to_string() == "up" {
-            cell.configuration.organization =
-                crate::backends::parse(KERNEL).map_err(Error::Input)?;
+        let of = &mut cell.configuration.organization;
+        if self.preemptive && of.to_string() == "up" {
+            *of = crate::backends::parse(KERNEL).map_err(Error::Input)?;
             cell.settings.threads = 1;
+        }
+        if self.wakes_inside
+            && let Ok(inside) = crate::backends::parse(&format!("{of}:wake=inside"))
+        {
+            *of = inside;
         }
         Ok(cell)
     }
@@ -501,8 +510,10 @@ impl Machine {
     /// Settings of a [cell](Machine::cell) on this machine.
     pub fn settings(&self, cell: &Cell) -> Settings {
         let mut settings = self.its(&cell.settings);
-        if let (Some(nics), 1) = (self.nics, cell.configuration.threads) {
-            // One core has as many as all have elsewhere.
+        if let Some(nics) = self.nics
+            && (settings.nics > 1 || cell.configuration.threads == 1)
+        {
+            // It has as many as it has, whatever the plan's machine did; and one core has them all.
             settings.nics = nics;
         }
         self.instead

@@ -25,7 +25,7 @@ use std::{
 /// By what each group of costs is multiplied and divided.
 const VARIED: f64 = 1.5;
 
-/// Runs of a point, each with a seed of its own.
+/// Runs of a point, each with a seed of its own, where most of a run is over before anything counts.
 const MOST_RUNS: usize = 2;
 
 /// What is asked.
@@ -37,8 +37,9 @@ pub struct Question {
     pub cores: Vec<usize>,
     /// Which values of the plan's axis.
     pub mode: Mode,
-    /// How often each point is looked at with the table as it is: in two runs, each with a seed of
-    /// its own, or in one where there are many connections.
+    /// How often each point is looked at with the table as it is: each time in a run with a seed of
+    /// its own where there are few connections, in two such runs where there are more, and in one
+    /// where there are many.
     pub seeds: u64,
     /// Whether the table is varied, for a band.
     pub band: bool,
@@ -136,11 +137,14 @@ fn make(
         false => Vec::new(),
     };
     let times = question.seeds.max(1) as usize;
-    // Most of a run is over before anything counts: so each is looked at several times. Of many
-    // connections nearly all is, and where each of them falls evens out: there is one run.
-    let runs = match question.effort.is_long(configuration.connections) {
-        true => 1,
-        false => times.min(MOST_RUNS),
+    // Which of few connections share a thread or a lock is a matter of the seed. With more of them
+    // that evens out, and most of a run is over before anything counts: so each is looked at
+    // several times.
+    let connections = configuration.connections;
+    let runs = match question.effort {
+        effort if effort.is_short(connections) => times,
+        effort if effort.is_long(connections) => 1,
+        _ => times.min(MOST_RUNS),
     };
     let mut made = Runs::default();
     for run in 0..runs {

@@ -17,8 +17,8 @@ fn component(what: Touched) -> Option<Component> {
         return None;
     }
     Some(match what {
-        Touched::Message | Touched::Event => Component::Scheduler,
-        Touched::Descriptor => Component::Driver,
+        Touched::Message | Touched::Event | Touched::Thread => Component::Scheduler,
+        Touched::Descriptor | Touched::Completion => Component::Driver,
         Touched::Behind(class) => match class.guards() {
             Some(Guards::Queue) => Component::Scheduler,
             Some(Guards::Driver) => Component::Driver,

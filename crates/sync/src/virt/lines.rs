@@ -284,7 +284,10 @@ impl State {
         if !self.clocked {
             return;
         }
-        let milli = u64::from(self.cfg.costs.lines.each[what.index()]) * items as u64;
+        let Some(items) = self.at_once(tag, what, items as u64) else {
+            return;
+        };
+        let milli = u64::from(self.cfg.costs.lines.each[what.index()]) * items;
         if milli == 0 && !trace::is_on() {
             return;
         }
@@ -297,12 +300,43 @@ impl State {
         beacon::touched(what);
         let core = self.threads[self.running as usize].core as u32;
         if self.is_elsewhere(place, core) {
-            self.moved[what.index()] += items as u64;
+            self.moved[what.index()] += items;
         }
         let ns = self.fetch_for(core, (&mut place, Some(what)), milli, write);
         self.places[at] = place;
         self.lines_ns[what.index()] += ns;
         self.spend(ns);
+    }
+
+    /// How many items are touched: those completed are as many as were not, and none where that is
+    /// nothing.
+    fn at_once(&mut self, tag: &VirtualTag, what: Touched, items: u64) -> Option<u64> {
+        let completed = self.cfg.costs.lines.each[Touched::Completion.index()] > 0;
+        match what {
+            Touched::Completion => {
+                let all = self.incomplete.get_mut(&tag.place.get());
+                return all.map(core::mem::take).filter(|all| *all > 0);
+            }
+            Touched::Descriptor if completed && tag.place.get() != 0 => {
+                *self.incomplete.entry(tag.place.get()).or_default() += items;
+            }
+            _ => {}
+        }
+        Some(items)
+    }
+
+    /// Core `core` is about to run a thread, with all that that has for itself.
+    pub(super) fn bring(&mut self, core: usize, slot: u32) {
+        let what = Touched::Thread;
+        let milli = u64::from(self.cfg.costs.lines.each[what.index()]);
+        if milli == 0 {
+            return;
+        }
+        let mut place = self.threads[slot as usize].lines;
+        let ns = self.fetch_for(core as u32, (&mut place, Some(what)), milli, true);
+        self.threads[slot as usize].lines = place;
+        self.lines_ns[what.index()] += ns;
+        self.cores[core].clock += ns;
     }
 
     /// Whether other cores had what is at `place` since core `core` did.

@@ -1,8 +1,8 @@
 //! Priorities of threads on cores with clocks, and their lending to owners of locks.
 
-use super::state::{Core, Doing, NONE, State};
+use super::state::{Core, Doing, NEVER, NONE, State};
 use crate::policy::Priority;
-use std::collections::VecDeque;
+use std::{cmp::Ordering, collections::VecDeque};
 
 /// Where a thread waits for its turn.
 #[derive(Copy, Clone)]
@@ -24,27 +24,69 @@ impl State {
         t.base.max(t.lent)
     }
 
+    /// Calls `f` with each thread that waits for core `c`, and where it does, in their order.
+    #[inline]
+    fn each_waiting(&self, c: &Core, mut f: impl FnMut(Queued, u32)) {
+        for (i, &s) in c.queue.iter().enumerate() {
+            f(Queued::Here(i), s);
+        }
+        if c.takes_any {
+            for (i, &s) in self.floating.iter().enumerate() {
+                f(Queued::Anywhere(i), s);
+            }
+        }
+    }
+
+    /// Whether all threads are equals on a core, and only its own wait for it: the first one is next.
+    #[inline]
+    fn takes_first(&self, c: &Core) -> bool {
+        !self.ranked && !c.takes_any
+    }
+
+    /// When the thread is ready that comes next on a core, or by the core's own time if that is later;
+    /// `NEVER` if none waits.
+    #[inline]
+    pub(super) fn next_at(&self, c: &Core) -> u64 {
+        let ready_at = |s: u32| self.threads[s as usize].ready_at;
+        let mut soonest = NEVER;
+        match self.takes_first(c) {
+            true => c.queue.front().map_or((), |&s| soonest = ready_at(s)),
+            false => self.each_waiting(c, |_, s| soonest = soonest.min(ready_at(s))),
+        }
+        soonest.max(c.clock)
+    }
+
     /// Where the thread is queued that comes next on a core, and its slot: of those ready by the time
     /// that one is, the most urgent, and of these the one that waits longest.
     pub(super) fn head(&self, c: &Core) -> Option<(Queued, u32)> {
-        if !self.ranked && !c.takes_any {
+        if self.takes_first(c) {
             return c.queue.front().map(|&s| (Queued::Here(0), s));
         }
-        let here = c.queue.iter().enumerate();
-        let here = here.map(|(i, &s)| (Queued::Here(i), s));
-        let any = self.floating.iter().filter(|_| c.takes_any).enumerate();
-        let all = here.chain(any.map(|(i, &s)| (Queued::Anywhere(i), s)));
-        let ready_at = |s: u32| self.threads[s as usize].ready_at;
-        let soonest = all.clone().map(|(_, s)| ready_at(s)).min()?;
-        let by = soonest.max(c.clock);
+        let by = self.next_at(c);
         let mut best: Option<(Queued, u32)> = None;
-        for (i, s) in all {
+        self.each_waiting(c, |place, s| {
             let better = |(_, b)| self.urgency(s) > self.urgency(b);
-            if ready_at(s) <= by && best.is_none_or(better) {
-                best = Some((i, s));
+            if self.threads[s as usize].ready_at <= by && best.is_none_or(better) {
+                best = Some((place, s));
             }
-        }
+        });
         best
+    }
+
+    /// Whether a thread waits for a core, and could run there now, that has more right to do so than
+    /// its occupant: as much, for `enough`.
+    #[inline]
+    fn is_outranked(&self, c: &Core, enough: Ordering) -> bool {
+        let occupant = self.urgency(c.current);
+        let outranks = |s: u32| {
+            self.threads[s as usize].ready_at <= c.clock && self.urgency(s).cmp(&occupant) >= enough
+        };
+        if self.takes_first(c) {
+            return c.queue.front().is_some_and(|&s| outranks(s));
+        }
+        let mut found = false;
+        self.each_waiting(c, |_, s| found |= outranks(s));
+        found
     }
 
     /// The queue that a thread waits in for its turn.
@@ -68,11 +110,7 @@ impl State {
     /// Whether another thread of the core has a right to run now that the occupant's turn is
     /// over.
     pub(super) fn due(&self, core: usize) -> bool {
-        let c = &self.cores[core];
-        self.head(c).is_some_and(|(_, s)| {
-            self.threads[s as usize].ready_at <= c.clock
-                && self.urgency(s) >= self.urgency(c.current)
-        })
+        self.is_outranked(&self.cores[core], Ordering::Equal)
     }
 
     /// If a more urgent thread can run on the core, its occupant goes back to the queue, before
@@ -80,9 +118,7 @@ impl State {
     pub(super) fn preempt(&mut self, core: usize) -> bool {
         let c = &self.cores[core];
         let occupant = c.current;
-        let outranked = self.head(c).is_some_and(|(_, s)| {
-            self.threads[s as usize].ready_at <= c.clock && self.urgency(s) > self.urgency(occupant)
-        });
+        let outranked = self.is_outranked(c, Ordering::Greater);
         if outranked {
             self.queue_of(occupant).push_front(occupant);
             let c = &mut self.cores[core];

@@ -246,11 +246,14 @@ impl State {
         if c.current != NONE && !c.spinning {
             return c.clock;
         }
+        let at = self.next_at(c);
+        if !c.spinning {
+            return at;
+        }
         let Some((_, head)) = self.head(c) else {
             return NEVER;
         };
-        let at = c.clock.max(self.threads[head as usize].ready_at);
-        if c.spinning && self.urgency(head) <= self.urgency(c.current) {
+        if self.urgency(head) <= self.urgency(c.current) {
             return at.max(self.threads[c.current as usize].spin_until);
         }
         at
@@ -337,6 +340,7 @@ impl State {
                 if other {
                     self.turns += 1;
                     self.schedule(best, u64::from(self.cfg.costs.switch_ns));
+                    self.bring(best, slot);
                 }
                 let c = &mut self.cores[best];
                 c.slice_began = c.clock;

@@ -112,6 +112,8 @@ pub(super) struct Thd {
     /// Boxed: it stays in place while the list of threads grows under a running thread.
     pub(super) coro: Option<Box<Coro>>,
     pub(super) yielder: *const Yielder<(), ()>,
+    /// Where its own lines are.
+    pub(super) lines: Place,
     /// Not before this time (its wake-up is under way).
     pub(super) ready_at: u64,
     /// Sequence number of the timer that may wake it; 0: none.
@@ -230,6 +232,10 @@ pub(super) struct State {
     pub(super) places: Vec<Place>,
     /// Who has what is at places that several cores have had.
     pub(super) kept: AllKept,
+    /// How many descriptors of rings, by the places of their lines, are not [completed] yet.
+    ///
+    /// [completed]: Touched::Completion
+    pub(super) incomplete: HashMap<u32, u64>,
     /// What that has cost, by [`Touched::index`].
     pub(super) lines_ns: [u64; Touched::COUNT],
     /// How many items were touched that other cores had had since.
@@ -322,6 +328,7 @@ impl State {
             fetched: Fetched::new(all, &cfg.costs.lines),
             payload: Payload::default(),
             places: Vec::new(),
+            incomplete: HashMap::new(),
             kept: AllKept::default(),
             lines_ns: [0; Touched::COUNT],
             moved: [0; Touched::COUNT],
@@ -472,6 +479,7 @@ impl State {
             body: None,
             coro: None,
             yielder: std::ptr::null(),
+            lines: Place::default(),
             ready_at: 0,
             timer: 0,
             timed_out: false,

@@ -183,3 +183,74 @@ fn lines_that_a_core_lacked_are_counted() {
     assert_eq!(words[0], 1_000, "one lock went from core to core");
     assert!(words[1] >= 1_000, "it was in no cache at first");
 }
+
+/// A thread that sleeps and goes on: what it has for itself is in its core's cache, or comes along
+/// to another core.
+#[test]
+fn a_thread_takes_its_lines_along() {
+    let mut each = [0; Touched::COUNT];
+    each[Touched::Thread.index()] = 5_000;
+    let mut costs = config(2).costs;
+    costs.lines = costs
+        .lines
+        .with_each(each)
+        .with_memory_ns(100)
+        .with_near_ns(40);
+    let missed = |core: Option<usize>| {
+        let config = config(2).with_costs(costs).with_one_run_queue(true);
+        let (_, report) = Virtual::run(config, move |p: Virtual| {
+            let p2 = p.clone();
+            // While it sleeps, one of those that begin then takes the core that it had.
+            let body = move || {
+                for _ in 0..50 {
+                    p2.sleep_until(p2.now() + core::time::Duration::from_micros(10));
+                    p2.charge(Work::Nanos, 1_000);
+                }
+            };
+            let sleeper = p.spawn("sleeper", core, Box::new(body));
+            for _ in 0..50 {
+                let p3 = p.clone();
+                let body = move || p3.charge(Work::Nanos, 12_000);
+                p.spawn("other", None, Box::new(body)).join().unwrap();
+            }
+            sleeper.join().unwrap();
+        })
+        .unwrap();
+        report.missed[Touched::Thread.index()]
+    };
+    let [bound, moves] = [Some(1), None].map(|core| missed(core)[0]);
+    assert!(moves > bound, "{moves} {bound}");
+    assert_eq!(missed(None)[0] % 5_000, 0);
+}
+
+/// Who looks after a ring takes all descriptors to his core that were placed since, and no others.
+#[test]
+fn completed_descriptors_move_to_who_looks_after_them() {
+    let missed = |completion: u32| {
+        let mut each = [0; Touched::COUNT];
+        each[Touched::Descriptor.index()] = 2_000;
+        each[Touched::Completion.index()] = completion;
+        let mut costs = config(2).costs;
+        costs.lines = costs.lines.with_each(each);
+        let (_, report) = Virtual::run(config(2).with_costs(costs), |p: Virtual| {
+            let tag = Arc::new(<Virtual as Platform>::Tag::default());
+            let on = |core, f: fn(&Virtual, &<Virtual as Platform>::Tag)| {
+                let (p2, tag) = (p.clone(), tag.clone());
+                let body = move || f(&p2, &tag);
+                p.spawn("there", Some(core), Box::new(body)).join().unwrap();
+            };
+            on(0, |p, tag| p.touch(tag, Touched::Descriptor, 1, true));
+            on(0, |p, tag| p.touch(tag, Touched::Descriptor, 3, true));
+            // Four of them; then none.
+            for _ in 0..2 {
+                on(1, |p, tag| p.touch(tag, Touched::Completion, 1, true));
+            }
+            on(0, |p, tag| p.touch(tag, Touched::Descriptor, 2, true));
+        })
+        .unwrap();
+        [Touched::Descriptor, Touched::Completion].map(|t| report.missed[t.index()][0])
+    };
+    assert_eq!(missed(0), [0, 0], "without, they stay with who sends");
+    // The first was placed before the lines were known.
+    assert_eq!(missed(2_000), [4_000, 6_000]);
+}
