@@ -284,23 +284,25 @@ impl State {
         if !self.clocked {
             return;
         }
-        let Some(items) = self.at_once(tag, what, items as u64) else {
-            return;
-        };
-        let milli = u64::from(self.cfg.costs.lines.each[what.index()]) * items;
+        let each = &self.cfg.costs.lines.each;
+        let frees = each[Touched::Completion.index()] > 0;
+        match what {
+            Touched::Descriptor | Touched::Completion if frees => {
+                return self.ring(tag, what, items as u64);
+            }
+            Touched::Completion => return,
+            _ => {}
+        }
+        let milli = u64::from(each[what.index()]) * items as u64;
         if milli == 0 && !trace::is_on() {
             return;
         }
-        if tag.place.get() == 0 {
-            self.places.push(Place::default());
-            tag.place.set(self.places.len() as u32);
-        }
-        let at = tag.place.get() as usize - 1;
+        let at = self.place_of(tag);
         let mut place = self.places[at];
         beacon::touched(what);
         let core = self.threads[self.running as usize].core as u32;
         if self.is_elsewhere(place, core) {
-            self.moved[what.index()] += items;
+            self.moved[what.index()] += items as u64;
         }
         let ns = self.fetch_for(core, (&mut place, Some(what)), milli, write);
         self.places[at] = place;
@@ -308,21 +310,13 @@ impl State {
         self.spend(ns);
     }
 
-    /// How many items are touched: those completed are as many as were not, and none where that is
-    /// nothing.
-    fn at_once(&mut self, tag: &VirtualTag, what: Touched, items: u64) -> Option<u64> {
-        let completed = self.cfg.costs.lines.each[Touched::Completion.index()] > 0;
-        match what {
-            Touched::Completion => {
-                let all = self.incomplete.get_mut(&tag.place.get());
-                return all.map(core::mem::take).filter(|all| *all > 0);
-            }
-            Touched::Descriptor if completed && tag.place.get() != 0 => {
-                *self.incomplete.entry(tag.place.get()).or_default() += items;
-            }
-            _ => {}
+    /// Where the lines are that `tag` stands for, among all places.
+    pub(super) fn place_of(&mut self, tag: &VirtualTag) -> usize {
+        if tag.place.get() == 0 {
+            self.places.push(Place::default());
+            tag.place.set(self.places.len() as u32);
         }
-        Some(items)
+        tag.place.get() as usize - 1
     }
 
     /// Core `core` is about to run a thread, with all that that has for itself.

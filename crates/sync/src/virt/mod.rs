@@ -49,6 +49,7 @@ mod lock;
 mod payload;
 mod rank;
 mod record;
+mod rings;
 mod sched;
 mod shared;
 mod stacks;

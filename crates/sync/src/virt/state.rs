@@ -16,6 +16,7 @@ use super::lines::{AllKept, Fetched, Place};
 use super::lock::LockHead;
 use super::payload::Payload;
 use super::record::{Act, Entry};
+use super::rings::Rings;
 use crate::class::{LockClass, LockStats, Touched, Work};
 use crate::policy::{LockPolicy, Priority};
 use perimeter_base::rng::SplitMix64;
@@ -232,10 +233,8 @@ pub(super) struct State {
     pub(super) places: Vec<Place>,
     /// Who has what is at places that several cores have had.
     pub(super) kept: AllKept,
-    /// How many descriptors of rings, by the places of their lines, are not [completed] yet.
-    ///
-    /// [completed]: Touched::Completion
-    pub(super) incomplete: HashMap<u32, u64>,
+    /// Transmit rings whose descriptors are freed by who looks after them.
+    pub(super) rings: Rings,
     /// What that has cost, by [`Touched::index`].
     pub(super) lines_ns: [u64; Touched::COUNT],
     /// How many items were touched that other cores had had since.
@@ -328,7 +327,7 @@ impl State {
             fetched: Fetched::new(all, &cfg.costs.lines),
             payload: Payload::default(),
             places: Vec::new(),
-            incomplete: HashMap::new(),
+            rings: Rings::default(),
             kept: AllKept::default(),
             lines_ns: [0; Touched::COUNT],
             moved: [0; Touched::COUNT],
