@@ -44,10 +44,10 @@ fn link(net: &Net, n: usize, mtu: Option<u32>, large: bool) -> Tap {
     let accept_dad = format!("/proc/sys/net/ipv6/conf/{name}/accept_dad");
     std::fs::write(accept_dad, "0").expect("set");
     host::set_up(name, true).expect("up");
-    ip(&format!(
-        "addr add {}/{} dev {name}",
-        net.far[n], net.prefix
-    ));
+    // Without, an address is tentative until a worker of the kernel's has looked at that setting.
+    let dad = if net.prefix == 64 { "nodad" } else { "" };
+    let (far, prefix) = (net.far[n], net.prefix);
+    ip(&format!("addr add {far}/{prefix} dev {name} {dad}"));
     ip(&format!("route add default via {}", net.near[n]));
     tap
 }
