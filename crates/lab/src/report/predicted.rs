@@ -8,7 +8,7 @@ use super::{
     svg::{Bars, Figure, Line, Look, Mark, Origin},
     table::axis,
 };
-use crate::predict::{self, Finding, Place, Predictions};
+use crate::predict::{self, Finding, Place, Predictions, Verdict};
 use maud::{Markup, html};
 
 /// A folded section for each machine that a plan is predicted for.
@@ -22,6 +22,7 @@ pub(super) fn sections(all: &[Predictions], r: &Result, looks: &[Look]) -> Marku
                 summary { "Predicted: " (p.machine.title) }
                 div.body {
                     p.note { (worth(figure)) }
+                    (validation(p))
                     div.figures { @for cores in &p.cores { (drawn(p, figure, r, looks, *cores)) } }
                     (claims(figure))
                 }
@@ -39,6 +40,34 @@ fn worth(figure: &predict::Figure) -> String {
     match figure.caveats.as_slice() {
         [] => format!("The table of costs holds for such loads. {how}"),
         caveats => format!("Not borne out: {}. {how}", caveats.join("; ")),
+    }
+}
+
+/// What predictions of a machine came to that were held against runs, by load.
+fn validation(p: &Predictions) -> Markup {
+    let percent = |e: Option<f64>| e.map_or("–".into(), |e| format!("{:.0} %", 100.0 * e));
+    let of = |(all, good): (usize, usize)| format!("{good} of {all}");
+    let held = p.validation.verdicts.iter().filter(|v| v.median.is_some());
+    let held: Vec<&Verdict> = held.collect();
+    html! {
+        @if !held.is_empty() {
+            p.quiet {
+                "What the table of costs of " (p.machine.name) " is worth: predictions against runs "
+                "of two threads, to which nothing was fitted."
+            }
+            div.scroll { table.values {
+                thead { tr {
+                    th { "load" } th { "holds" } th { "median error" } th { "largest" }
+                    th { "pairs in order" } th { "far to near" } th { "contention" }
+                } }
+                tbody { @for v in held { tr {
+                    td { (v.load) }
+                    td { (if v.holds() { "yes" } else { "no" }) }
+                    td { (percent(v.median)) } td { (percent(v.worst)) }
+                    td { (of(v.order)) } td { (of(v.ratios)) } td { (of(v.contended)) }
+                } } }
+            } }
+        }
     }
 }
 
@@ -214,6 +243,32 @@ mod tests {
                 "{said}"
             );
             assert_eq!(said.contains("Not borne out"), !caveats.is_empty());
+        }
+    }
+
+    /// What was held against runs is told by load, and nothing where there was none.
+    #[test]
+    fn the_validation_is_told_by_load() {
+        let mut stored = example();
+        stored.plans[0].name = "throughput".into();
+        let rows = stored.rows.iter_mut();
+        rows.for_each(|r| r.plan = "throughput".into());
+        let mut p = predictions(&[]);
+        let table = |p: &Predictions| {
+            let drawn = render_with(&stored, vec![p.clone()]).html;
+            let begins = drawn.find("What the table of costs of")?;
+            let rest = &drawn[begins..];
+            Some(rest[..rest.find("</table>").unwrap()].to_string())
+        };
+        assert_eq!(table(&p), None);
+        let verdict = json!({
+            "load": "send", "order": [19, 17], "median": 0.12, "worst": 0.51,
+            "ratios": [14, 5], "contended": [12, 10],
+        });
+        p.validation.verdicts = vec![serde_json::from_value(verdict).unwrap()];
+        let told = table(&p).unwrap();
+        for cell in ["no", "12 %", "51 %", "17 of 19", "5 of 14", "10 of 12"] {
+            assert!(told.contains(&format!("<td>{cell}</td>")), "{cell}: {told}");
         }
     }
 

@@ -54,17 +54,20 @@ fn ranks_agree(points: &[Published]) -> f64 {
     dot(&a, &b) / (dot(&a, &a) * dot(&b, &b)).sqrt()
 }
 
-/// What is judged, by the claims' names.
-fn by_name<'a>(figures: impl Iterator<Item = &'a Figure>) -> BTreeMap<&'a str, Vec<&'a Judged>> {
-    let mut claims: BTreeMap<&str, Vec<&Judged>> = BTreeMap::new();
-    for claim in figures.flat_map(|f| &f.claims) {
-        claims.entry(&claim.id).or_default().push(claim);
+/// What is judged, by plans and by the claims' names, which are unique in a plan alone.
+type Claims<'a> = BTreeMap<(&'a str, &'a str), Vec<&'a Judged>>;
+
+fn by_name<'a>(figures: impl Iterator<Item = &'a Figure>) -> Claims<'a> {
+    let mut claims = Claims::new();
+    for (figure, claim) in figures.flat_map(|f| f.claims.iter().map(move |c| (f, c))) {
+        let name = (figure.plan.as_str(), claim.id.as_str());
+        claims.entry(name).or_default().push(claim);
     }
     claims
 }
 
 /// Of how many claims that is found wherever they are made.
-fn throughout(claims: &BTreeMap<&str, Vec<&Judged>>, finding: Finding) -> usize {
+fn throughout(claims: &Claims<'_>, finding: Finding) -> usize {
     let all = |found: &&Vec<&Judged>| found.iter().all(|c| c.finding == finding);
     claims.values().filter(all).count()
 }
@@ -142,7 +145,8 @@ fn what_is_predicted_for_pef_is_the_recorded_prediction() {
     );
     assert!(text.contains(&line), "not in FINDINGS.md: {line}");
     let ratios = |id: &str| -> (f64, f64) {
-        let all = claims[id].iter().map(|c| c.ratio.0);
+        let named = claims.iter().filter(|((_, of), _)| *of == id);
+        let all = named.flat_map(|(_, judged)| judged).map(|c| c.ratio.0);
         all.fold((f64::MAX, 0f64), |(a, b), r| (a.min(r), b.max(r)))
     };
     for id in ["off", "off-before", "on", "on-before"] {
