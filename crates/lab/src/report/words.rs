@@ -299,8 +299,9 @@ pub(super) fn cores(r: &Result, host: &Host) -> Option<String> {
         false => "",
     };
     Some(format!(
-        "Published for {wanted} cores; this machine has {}. What needs more cores cannot be seen here.{costs}",
-        host.cores
+        "Published for {wanted} cores; this machine has {}. What needs more cores cannot be seen here \
+         (perimeter lab predict {} --cores {wanted} predicts what virtual cores can run).{costs}",
+        host.cores, r.plan.name
     ))
 }
 

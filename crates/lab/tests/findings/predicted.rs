@@ -1,7 +1,7 @@
 //! What predictions are worth, and what is predicted for the study's machine, against what was
 //! recorded.
 
-use crate::docs;
+use crate::{docs, table::Predicted};
 use perimeter_lab::predict::{Figure, Finding, Judged, Place, Predictions, Published, loads::Load};
 use std::{collections::BTreeMap, fs};
 
@@ -10,6 +10,15 @@ const VALIDATED: &str = "runs/2026-11-29-2core-vm/predicted-vm-2core.json";
 
 /// What is predicted for the study's machine.
 const OPTERON: &str = "runs/2026-11-29-2core-vm/predicted-opteron-275.json";
+
+/// What is predicted for the machines of the papers.
+pub fn machines() -> Predicted {
+    let of = |recorded| Predictions::read(&docs().join(recorded)).unwrap();
+    Predicted {
+        opteron: of(OPTERON),
+        t1: of(T1),
+    }
+}
 
 /// What is recorded there, and what FINDINGS says.
 fn both(recorded: &str) -> (Predictions, String) {

@@ -2,6 +2,7 @@
 
 use crate::conclusions::whole;
 use perimeter_lab::{
+    predict::{self, Predictions},
     published::{Claim, Relation},
     report::analysis::{Cores, Evidence, Finding, Judged, Result},
 };
@@ -121,9 +122,55 @@ fn why(plan: &str, claim: &str) -> &'static str {
         .2
 }
 
+/// What is predicted for the papers' own machines.
+pub struct Predicted {
+    /// The study's.
+    pub opteron: Predictions,
+    /// Like that of PEF's paper.
+    pub t1: Predictions,
+}
+
+impl Predicted {
+    /// Of a claim: what is found at how many of the loads that it is made for, and the ratios.
+    fn of(&self, plan: &str, claim: &str) -> String {
+        use predict::Finding::{Holds, NoDifference, TurnedRound};
+        let machine = match plan.starts_with("pef-") {
+            true => &self.t1,
+            false => &self.opteron,
+        };
+        let judged = machine.figure(plan).map_or(&[][..], |f| &f.claims);
+        let judged: Vec<_> = judged.iter().filter(|c| c.id == claim).collect();
+        let n = judged.len();
+        if n == 0 {
+            return "–".into();
+        }
+        let words = [
+            (Holds, "holds"),
+            (TurnedRound, "turned round"),
+            (NoDifference, "not decided"),
+        ];
+        let parts = words.iter().filter_map(|(finding, word)| {
+            match judged.iter().filter(|c| c.finding == *finding).count() {
+                0 => None,
+                all if all == n => Some(word.to_string()),
+                some => Some(format!("{word} at {some} of {n}")),
+            }
+        });
+        let parts: Vec<String> = parts.collect();
+        let ratios = || judged.iter().map(|c| c.ratio.0);
+        let least = ratios().fold(f64::INFINITY, f64::min);
+        let most = ratios().fold(0.0, f64::max);
+        let ratio = match n {
+            1 => two(least),
+            _ => format!("{} to {}", two(least), two(most)),
+        };
+        format!("{}: {ratio}", parts.join(", "))
+    }
+}
+
 /// A row: the plan, the claim, what was published, what was found with near cores and with far
-/// ones, the verdict, and the number of the reason.
-fn row(plan: &str, near: &Judged, far: Option<&Judged>) -> String {
+/// ones, the verdict, what is predicted, and the number of the reason.
+fn row(plan: &str, near: &Judged, far: Option<&Judged>, predicted: &Predicted) -> String {
     let (mut verdict, finding) = found(near);
     let far = far.filter(|f| !f.evidence.is_empty());
     if let Some(far) = far {
@@ -134,11 +181,12 @@ fn row(plan: &str, near: &Judged, far: Option<&Judged>) -> String {
         }
     }
     format!(
-        "| `{plan}` | {} | {} | {} | {} | {verdict} | {} |",
+        "| `{plan}` | {} | {} | {} | {} | {verdict} | {} | {} |",
         near.claim.text,
         published(near.claim),
         here(&near.evidence),
         far.map_or("–".into(), |f| here(&f.evidence)),
+        predicted.of(plan, &near.claim.id),
         why(plan, &near.claim.id),
     )
 }
@@ -151,17 +199,18 @@ pub fn reasons() -> Vec<&'static str> {
     all
 }
 
-/// What the claims come to, and the table: of all plans but `cache`, and of that, the model.
-pub fn text(all: &[Result], model: &[Result]) -> String {
+/// What the claims come to, and the table: of all plans but `cache`, and of that, the model; beside
+/// what is predicted.
+pub fn text(all: &[Result], model: &[Result], predicted: &Predicted) -> String {
     let measured = all.iter().filter(|r| !LEFT_OUT.contains(&&*r.plan.name));
     let both: Vec<&Result> = measured.chain(model).collect();
-    let rows = rows(&both);
+    let rows = rows(&both, predicted);
     let counts = tally(&both)
         .into_iter()
         .map(|(words, n)| format!("{words}: {n}"));
     format!(
-        "{} claims. {}.\n\n| plan | claim | published | near cores | far cores | verdict | why |\n\
-         |---|---|--:|--:|--:|---|--:|\n{}\n",
+        "{} claims. {}.\n\n| plan | claim | published | near cores | far cores | verdict | predicted | why \
+         |\n|---|---|--:|--:|--:|---|---|--:|\n{}\n",
         rows.len(),
         counts.collect::<Vec<_>>().join("; "),
         rows.join("\n"),
@@ -173,7 +222,7 @@ pub fn text(all: &[Result], model: &[Result]) -> String {
 const LEFT_OUT: [&str; 2] = ["ports", "cache"];
 
 /// The rows of a recording, in the order of its plans.
-fn rows(all: &[&Result]) -> Vec<String> {
+fn rows(all: &[&Result], predicted: &Predicted) -> Vec<String> {
     let near = all.iter().filter(|r| r.cores != Cores::Far);
     let rows = near.flat_map(|r| {
         let mut others = all.iter().filter(|o| o.plan.name == r.plan.name);
@@ -181,7 +230,7 @@ fn rows(all: &[&Result]) -> Vec<String> {
         r.claims.iter().map(move |claim| {
             let same = |c: &&Judged| c.claim.id == claim.claim.id;
             let far = far.and_then(|f| f.claims.iter().find(same));
-            row(&r.plan.name, claim, far)
+            row(&r.plan.name, claim, far, predicted)
         })
     });
     rows.collect()
