@@ -69,11 +69,11 @@ Examples:
 const PREDICT_HELP: &str = "\
 The stack's own code runs on virtual cores, in virtual time, with the costs of a machine's table; \
 the peers are machines of their own. First the table is held against runs that it was not fitted \
-to, where there are any; a load for which that fails is marked. Few connections have a run \
-for each look, each with a seed of its own, more of them two runs that are looked at several \
-times, and many one; the first run then goes on with each group of costs (work, cache lines, locks, \
-scheduling) times and over 1.5: that is its band. A claim of a paper counts as predicted only if it \
-holds throughout the band of its ratio.
+to, where there are any; a load for which that fails is marked. A point of few connections is \
+run once for each look, each time with another seed. One of more connections has two runs, one of \
+many a single run, and those are looked at several times. The first run then goes on with each \
+group of costs (work, cache lines, locks, scheduling) times and over 1.5: that is the point's band. \
+A claim of a paper counts as predicted only if it holds throughout the band of its ratio.
 
 Examples:
   perimeter lab predict throughput --machine opteron-275 --cores 4
@@ -295,8 +295,8 @@ pub struct Predict {
     /// Who does inbound work in place of the plans': nic, thread or affine, as in `perimeter bench`
     #[arg(long, value_parser = Inbound::from_str)]
     pub inbound: Option<Inbound>,
-    /// How often each point is looked at: each time in a run of its own where there are few
-    /// connections, else in two runs, and in one where there are many
+    /// How often each point is looked at: in as many runs where there are few connections, else in
+    /// two, and in one where there are many
     #[arg(long, value_name = "N", default_value = "5", value_parser = seeds)]
     pub seeds: u64,
     /// Fewer values and shorter runs, one look each, and no bands

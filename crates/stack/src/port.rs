@@ -243,9 +243,9 @@ impl<K: Kind> TxPort<K> {
         &self.completions
     }
 
-    /// Who serves the port has a look at what the device is done with. Drivers of kernels free it
-    /// then; here those do who need its places. So this is for virtual cores alone, where a
-    /// machine's table says what it takes.
+    /// Declares that who serves the port looks at what the device is done with. A kernel's driver
+    /// frees that then; in this stack who needs places in the ring does. So it does nothing but on
+    /// virtual cores, for machines whose table says what it takes there.
     #[inline]
     pub fn looked_after(&self, p: &K::P) {
         p.touch(&self.lines, Touched::Completion, 1, true);

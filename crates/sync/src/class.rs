@@ -299,7 +299,8 @@ pub enum Touched {
     Message,
     /// A descriptor of a transmit ring.
     Descriptor,
-    /// All descriptors of a transmit ring that were touched since it was looked after last.
+    /// All descriptors that were placed in a transmit ring since who serves it looked at it last: a
+    /// kernel's driver frees them then. They are on the same tag as [`Touched::Descriptor`].
     Completion,
     /// The flag of an event, and who waits there.
     Event,

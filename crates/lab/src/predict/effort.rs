@@ -50,7 +50,7 @@ impl Effort {
 
     /// Whether what so many connections send before anything counts is a small part of a run.
     pub fn is_short(&self, connections: u32) -> bool {
-        /// Of what they send at most.
+        /// What is sent before anything counts is one part of so many of `warm_most`, or less.
         const PART: u64 = 4;
         u64::from(connections) * self.warm_segments * PART <= self.warm_most
     }

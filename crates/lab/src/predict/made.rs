@@ -140,11 +140,13 @@ fn make(
     // Which of few connections share a thread or a lock is a matter of the seed. With more of them
     // that evens out, and most of a run is over before anything counts: so each is looked at
     // several times.
-    let connections = configuration.connections;
-    let runs = match question.effort {
-        effort if effort.is_short(connections) => times,
-        effort if effort.is_long(connections) => 1,
-        _ => times.min(MOST_RUNS),
+    let (effort, connections) = (&question.effort, configuration.connections);
+    let runs = if effort.is_short(connections) {
+        times
+    } else if effort.is_long(connections) {
+        1
+    } else {
+        times.min(MOST_RUNS)
     };
     let mut made = Runs::default();
     for run in 0..runs {

@@ -169,7 +169,7 @@ fn range(low: f64, high: f64) -> String {
 mod tests {
     use crate::{
         predict::{Machine, Predictions, SCHEMA},
-        record::tests::build,
+        record::{Stored, tests::build},
         report::{render_with, tests::example},
     };
     use serde_json::json;
@@ -211,14 +211,18 @@ mod tests {
         .unwrap()
     }
 
-    #[test]
-    fn predictions_are_drawn_dashed_with_bands_and_say_what_they_are_worth() {
+    /// The example, as runs of the plan that is predicted.
+    fn throughput() -> Stored {
         let mut stored = example();
         stored.plans[0].name = "throughput".into();
+        let rows = stored.rows.iter_mut();
+        rows.for_each(|r| r.plan = "throughput".into());
         stored
-            .rows
-            .iter_mut()
-            .for_each(|r| r.plan = "throughput".into());
+    }
+
+    #[test]
+    fn predictions_are_drawn_dashed_with_bands_and_say_what_they_are_worth() {
+        let stored = throughput();
         let none = render_with(&stored, Vec::new());
         assert!(!none.html.contains("Predicted") && !none.html.contains(r#"class="band""#));
         for caveats in [&[][..], &["sending: validation fails: the order"]] {
@@ -249,10 +253,7 @@ mod tests {
     /// What was held against runs is told by load, and nothing where there was none.
     #[test]
     fn the_validation_is_told_by_load() {
-        let mut stored = example();
-        stored.plans[0].name = "throughput".into();
-        let rows = stored.rows.iter_mut();
-        rows.for_each(|r| r.plan = "throughput".into());
+        let stored = throughput();
         let mut p = predictions(&[]);
         let table = |p: &Predictions| {
             let drawn = render_with(&stored, vec![p.clone()]).html;

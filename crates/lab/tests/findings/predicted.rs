@@ -13,17 +13,21 @@ const OPTERON: &str = "runs/2026-11-29-2core-vm/predicted-opteron-275.json";
 
 /// What is predicted for the machines of the papers.
 pub fn machines() -> Predicted {
-    let of = |recorded| Predictions::read(&docs().join(recorded)).unwrap();
     Predicted {
-        opteron: of(OPTERON),
-        t1: of(T1),
+        opteron: recorded(OPTERON),
+        t1: recorded(T1),
     }
 }
 
-/// What is recorded there, and what FINDINGS says.
-fn both(recorded: &str) -> (Predictions, String) {
+/// What is recorded in a file.
+fn recorded(file: &str) -> Predictions {
+    Predictions::read(&docs().join(file)).unwrap()
+}
+
+/// What is recorded in a file, and what FINDINGS says.
+fn both(file: &str) -> (Predictions, String) {
     let text = fs::read_to_string(docs().join("FINDINGS.md")).unwrap();
-    (Predictions::read(&docs().join(recorded)).unwrap(), text)
+    (recorded(file), text)
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::state::{Core, Doing, NEVER, NONE, State};
 use crate::policy::Priority;
-use std::{cmp::Ordering, collections::VecDeque};
+use std::collections::VecDeque;
 
 /// Where a thread waits for its turn.
 #[derive(Copy, Clone)]
@@ -49,9 +49,10 @@ impl State {
     pub(super) fn next_at(&self, c: &Core) -> u64 {
         let ready_at = |s: u32| self.threads[s as usize].ready_at;
         let mut soonest = NEVER;
-        match self.takes_first(c) {
-            true => c.queue.front().map_or((), |&s| soonest = ready_at(s)),
-            false => self.each_waiting(c, |_, s| soonest = soonest.min(ready_at(s))),
+        if self.takes_first(c) {
+            soonest = c.queue.front().map_or(NEVER, |&s| ready_at(s));
+        } else {
+            self.each_waiting(c, |_, s| soonest = soonest.min(ready_at(s)));
         }
         soonest.max(c.clock)
     }
@@ -73,19 +74,19 @@ impl State {
         best
     }
 
-    /// Whether a thread waits for a core, and could run there now, that has more right to do so than
-    /// its occupant: as much, for `enough`.
+    /// Whether a thread waits for a core that could run there now, and whose urgency is `enough`
+    /// beside that of the core's occupant.
     #[inline]
-    fn is_outranked(&self, c: &Core, enough: Ordering) -> bool {
+    fn is_wanted(&self, c: &Core, enough: fn(&Priority, &Priority) -> bool) -> bool {
         let occupant = self.urgency(c.current);
-        let outranks = |s: u32| {
-            self.threads[s as usize].ready_at <= c.clock && self.urgency(s).cmp(&occupant) >= enough
+        let may_run = |s: u32| {
+            self.threads[s as usize].ready_at <= c.clock && enough(&self.urgency(s), &occupant)
         };
         if self.takes_first(c) {
-            return c.queue.front().is_some_and(|&s| outranks(s));
+            return c.queue.front().is_some_and(|&s| may_run(s));
         }
         let mut found = false;
-        self.each_waiting(c, |_, s| found |= outranks(s));
+        self.each_waiting(c, |_, s| found |= may_run(s));
         found
     }
 
@@ -110,7 +111,7 @@ impl State {
     /// Whether another thread of the core has a right to run now that the occupant's turn is
     /// over.
     pub(super) fn due(&self, core: usize) -> bool {
-        self.is_outranked(&self.cores[core], Ordering::Equal)
+        self.is_wanted(&self.cores[core], Priority::ge)
     }
 
     /// If a more urgent thread can run on the core, its occupant goes back to the queue, before
@@ -118,7 +119,7 @@ impl State {
     pub(super) fn preempt(&mut self, core: usize) -> bool {
         let c = &self.cores[core];
         let occupant = c.current;
-        let outranked = self.is_outranked(c, Ordering::Greater);
+        let outranked = self.is_wanted(c, Priority::gt);
         if outranked {
             self.queue_of(occupant).push_front(occupant);
             let c = &mut self.cores[core];
