@@ -285,7 +285,7 @@ fn a_report_is_made_from_a_compressed_record_and_never_from_none() {
     stdout(&["report", "kept"], t.path());
     assert!(
         shipped == read(),
-        "the shipped report is not that of its record"
+        "the shipped report is not that of its record: `perimeter lab report FOLDER` makes it anew"
     );
     let packed = fs::read(folder.join("runs.jsonl.gz")).unwrap();
     let cut = &packed[..packed.len() / 2];
