@@ -55,6 +55,7 @@ fn a_busy_machine_is_noticed() {
     };
     let slot = Slot {
         warm_up: Duration::from_millis(100),
+        longest_warm_up: Duration::from_millis(100),
         measure: Duration::from_millis(600),
     };
     let _noise = Noise::make();

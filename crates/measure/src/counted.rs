@@ -208,6 +208,10 @@ impl Session for Run {
         self.inner.warm_up(time)
     }
 
+    fn has_grown(&mut self) -> Result<bool, Error> {
+        self.inner.has_grown()
+    }
+
     fn measure(self: Box<Self>, time: Duration) -> Result<Sample, Error> {
         let Run {
             inner,

@@ -351,6 +351,11 @@ impl Plan {
         let time = self.time(mode);
         settings.seconds = time.seconds.mul_f64(series.times);
         let warm_up = (settings.seconds / 6).clamp(WARM_UP.0, WARM_UP.1);
+        let slot = Slot {
+            warm_up: time.warm_up.unwrap_or(warm_up),
+            longest_warm_up: time.warm_up.unwrap_or(warm_up),
+            measure: settings.seconds,
+        };
         Ok(Cell {
             series: index,
             x,
@@ -359,9 +364,9 @@ impl Plan {
                 connections: settings.connections[0],
                 organization,
             },
-            slot: Slot {
-                warm_up: time.warm_up.unwrap_or(warm_up),
-                measure: settings.seconds,
+            slot: match mode {
+                Mode::Quick => slot,
+                Mode::Normal | Mode::Full => slot.until_grown(),
             },
             modelled: time.payload,
             listening: self.metric.is_of_listeners(),
@@ -536,6 +541,7 @@ const EMBEDDED: &[(&str, &str)] = embed![
     "pef-latency",
     "pef-parts",
     "entry-modes",
+    "streams",
     "requests",
     "connects",
     "both-ends",

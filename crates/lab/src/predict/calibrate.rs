@@ -190,8 +190,10 @@ fn measure(point: &Point, time: Time) -> Result<Vec<Run>, Error> {
         tries += 1;
         let slot = Slot {
             warm_up: time.warm_up,
+            longest_warm_up: time.warm_up,
             measure: time.measure,
-        };
+        }
+        .until_grown();
         let mut backend = Perimeter::default();
         let run = session::once(
             &mut backend,

@@ -79,7 +79,8 @@ impl Budget {
     /// for all, this run still gets the shortest slot, and the last ones don't run.
     pub fn slot(&self, elapsed: Duration, set_up: &[Duration]) -> Option<Slot> {
         let Some(limit) = self.limit else {
-            return Some(split(self.asked.mul_f64(1.2), self.asked));
+            let slot = split(self.asked.mul_f64(1.2), self.asked);
+            return Some(slot.until_grown());
         };
         let remaining = limit.checked_sub(elapsed)?;
         let this = set_up.first().copied().unwrap_or_default();
@@ -107,7 +108,11 @@ fn split(share: Duration, asked: Duration) -> Slot {
     let measure = share
         .saturating_sub(warm_up)
         .clamp(SHORTEST.min(asked), asked);
-    Slot { warm_up, measure }
+    Slot {
+        warm_up,
+        longest_warm_up: warm_up,
+        measure,
+    }
 }
 
 #[cfg(test)]

@@ -194,6 +194,7 @@ impl Backend for Kernel {
             links,
             _file: job.file,
             threads: configuration.threads,
+            grown: settings.grown(),
         }))
     }
 }
@@ -287,6 +288,8 @@ struct KernelSession {
     links: Option<Arc<Links>>,
     _file: Arc<OwnedFd>,
     threads: usize,
+    /// [`Settings::grown`].
+    grown: u64,
 }
 
 impl KernelSession {
@@ -306,6 +309,10 @@ impl Session for KernelSession {
 
     fn warm_up(&mut self, time: Duration) -> Result<(), Error> {
         self.workers.run(Phase::Warm, time)
+    }
+
+    fn has_grown(&mut self) -> Result<bool, Error> {
+        self.workers.have_received(self.grown)
     }
 
     fn measure(mut self: Box<Self>, time: Duration) -> Result<Sample, Error> {

@@ -67,6 +67,8 @@ fn session(
             Some(_) => Direction::Both,
             None => settings.direction,
         },
+        connections: configuration.connections as usize,
+        grown: settings.grown(),
     })
 }
 
@@ -176,6 +178,9 @@ struct MemSession {
     marks: Marks,
     threads: usize,
     direction: Direction,
+    connections: usize,
+    /// [`Settings::grown`].
+    grown: u64,
 }
 
 /// Bytes that each connection has moved, as the peers know.
@@ -225,6 +230,15 @@ impl Session for MemSession {
 
     fn warm_up(&mut self, time: Duration) -> Result<(), Error> {
         self.workers.run(Phase::Warm, time)
+    }
+
+    fn has_grown(&mut self) -> Result<bool, Error> {
+        if self.grown == 0 {
+            return Ok(true);
+        }
+        let moved = self.moved().0;
+        let all = moved.len() >= self.connections;
+        Ok(all && moved.values().all(|&bytes| bytes >= self.grown))
     }
 
     fn measure(mut self: Box<Self>, time: Duration) -> Result<Sample, Error> {
@@ -288,7 +302,40 @@ impl Session for MemSession {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{organizations::Organization, workload::Family};
+    use crate::{
+        organizations::Organization,
+        session::{Slot, warm_up},
+        workload::Family,
+    };
+
+    /// A warm-up goes on until each connection has moved what its buffer holds.
+    #[test]
+    fn connections_have_left_slow_start_when_counting_begins() {
+        for direction in [Direction::Send, Direction::Receive] {
+            let settings = Settings {
+                nics: 1,
+                direction,
+                ..Settings::default()
+            };
+            let configuration = Configuration {
+                organization: Organization::ours("up"),
+                connections: 500,
+                threads: 1,
+            };
+            let mut run = session("up".parse().unwrap(), &settings, &configuration, None).unwrap();
+            assert!(!run.has_grown().unwrap(), "nothing was sent");
+            let slot = Slot {
+                warm_up: Duration::from_micros(100),
+                longest_warm_up: Duration::from_secs(60),
+                measure: Duration::ZERO,
+            };
+            assert!(warm_up(&mut run, slot).unwrap());
+            let moved = run.moved().0;
+            assert_eq!(moved.len(), 500);
+            let least = *moved.values().min().unwrap();
+            assert!(least >= settings.buffer as u64, "{least}");
+        }
+    }
 
     #[test]
     fn frames_are_as_long_as_the_mtu_lets_them_be() {

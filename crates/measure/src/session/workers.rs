@@ -6,9 +6,10 @@ use crate::{
     workload::{Control, Phase, Tally},
 };
 use std::{
+    collections::HashMap,
     fmt,
     sync::{Arc, mpsc},
-    thread::{self, JoinHandle},
+    thread::{self, JoinHandle, ThreadId},
     time::{Duration, Instant},
 };
 
@@ -34,6 +35,8 @@ pub struct Workers {
     control: Arc<Control>,
     threads: Vec<JoinHandle<Result<Tally, Error>>>,
     watched: Option<Watched>,
+    /// What each connection of a thread that receives has received, as far as it was asked for.
+    received: HashMap<ThreadId, Vec<u64>>,
 }
 
 /// Who watches workers.
@@ -74,6 +77,7 @@ impl Workers {
             control: Arc::new(control),
             threads: Vec::with_capacity(workers.len()),
             watched: None,
+            received: HashMap::new(),
         };
         for (name, worker) in workers {
             let (control, tell) = (started.control.clone(), tell.clone());
@@ -178,6 +182,37 @@ impl Workers {
         w.watch.saw(&seen, cost);
     }
 
+    /// Whether each connection has received `bytes` at least by now, in threads whose part that is.
+    /// Yes where somebody watches, who takes the answers, and where a thread does not answer.
+    ///
+    /// # Errors
+    /// The error of a worker that ended early.
+    pub fn have_received(&mut self, bytes: u64) -> Result<bool, Error> {
+        if self.watched.is_some() || bytes == 0 {
+            return Ok(true);
+        }
+        self.control.ask();
+        let (end, mut answered) = (Instant::now() + ANSWERS, 0);
+        while answered < self.threads.len() {
+            if Instant::now() >= end {
+                return Ok(true);
+            }
+            thread::sleep(Duration::from_millis(1));
+            self.check()?;
+            for a in self.control.answers().drain(..) {
+                answered += 1;
+                if !a.tally.sink {
+                    continue;
+                }
+                let so_far = self.received.entry(a.from).or_default();
+                so_far.resize(so_far.len().max(a.tally.received.len()), 0);
+                let more = so_far.iter_mut().zip(a.tally.received);
+                more.for_each(|(sum, n)| *sum += n);
+            }
+        }
+        Ok(self.received.values().flatten().all(|&n| n >= bytes))
+    }
+
     /// Waits until all threads count: on a busy machine one may be off the cores for as long as a
     /// short measurement. Not for ever, as a worker need not have an event loop.
     fn await_counting(&mut self, time: Duration) -> Result<(), Error> {
@@ -244,6 +279,7 @@ fn join(thread: JoinHandle<Result<Tally, Error>>) -> Result<Tally, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workload::Answer;
 
     fn steady() -> Worker {
         Box::new(|control, set| {
@@ -296,5 +332,44 @@ mod tests {
             .run(Phase::Warm, Duration::from_secs(20))
             .unwrap_err();
         assert!(error.to_string().contains("thread b panicked"), "{error}");
+    }
+
+    /// A thread that answers each question with what its two connections have received since.
+    fn receiver(each: [u64; 2]) -> Worker {
+        Box::new(move |control, set| {
+            set();
+            let mut answered = 0;
+            while control.phase() != Phase::Stop {
+                let asked = control.asked();
+                if asked != answered {
+                    answered = asked;
+                    control.answers().push(Answer {
+                        from: thread::current().id(),
+                        tally: Tally {
+                            received: each.to_vec(),
+                            sink: true,
+                            ..Tally::default()
+                        },
+                        rounds: None,
+                        cost: Duration::ZERO,
+                    });
+                }
+                thread::sleep(Duration::from_micros(100));
+            }
+            Ok(Tally::default())
+        })
+    }
+
+    #[test]
+    fn what_each_connection_has_received_adds_up() {
+        let workers = vec![
+            ("a".into(), receiver([10, 5])),
+            ("b".into(), receiver([9, 9])),
+        ];
+        let mut workers = Workers::start(workers).unwrap();
+        workers.run(Phase::Warm, Duration::ZERO).unwrap();
+        let found: Vec<bool> = (0..4).map(|_| workers.have_received(14).unwrap()).collect();
+        assert_eq!(found, [false, false, true, true]);
+        assert!(workers.have_received(0).unwrap());
     }
 }

@@ -103,7 +103,7 @@ impl Control {
     }
 
     /// How often that was asked.
-    pub(super) fn asked(&self) -> u32 {
+    pub(crate) fn asked(&self) -> u32 {
         self.asked.load(Ordering::Acquire)
     }
 

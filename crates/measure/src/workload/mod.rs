@@ -23,6 +23,8 @@ mod spread;
 mod tally;
 
 pub use content::{Content, FILE_SIZE};
+#[cfg(test)]
+pub(crate) use control::Answer;
 pub use control::{Control, Phase};
 pub use drive::drive;
 pub use exchange::{Exchange, Side};

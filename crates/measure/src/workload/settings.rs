@@ -306,6 +306,13 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Bytes by which a connection has left slow start: its window has grown by what was acknowledged,
+    /// and so holds all that the socket's buffer does. 0 where connections do not stream.
+    pub fn grown(&self) -> u64 {
+        let streams = self.exchange.is_none() && self.udp.is_none() && !self.reconnect;
+        if streams { self.buffer as u64 } else { 0 }
+    }
+
     /// Checks what the parsers of the single values can't see.
     ///
     /// # Errors
