@@ -1,11 +1,13 @@
-//! The report in a browser, at the width of a desk, of a tablet and of a phone, and on paper: the answer is on the
-//! first screen, nothing overflows, every figure is there to be seen, no label is cut off, links lead somewhere,
-//! legends hide curves, no error. A whole recorded run is short. The screenshots stay as artefacts.
+//! The report in a browser, at the width of a desk, of a tablet and of a phone, in the dark and on paper: the answer is
+//! on the first screen, nothing overflows, every figure is there to be seen, also what is predicted, no label is cut off,
+//! text and curves stand out from what is behind them, links lead somewhere, legends hide curves, no error. A whole
+//! recorded run is short. The screenshots stay as artefacts.
 //!
 //! Without a browser (Debian: `chromium`) the test is skipped with a note.
 
 use perimeter_lab::{
     plan::{Mode, Plan, embedded},
+    predict::Predictions,
     record::{self, Header, Measured, Outcome, Row, SCHEMA, Stored},
     report, trace,
 };
@@ -24,6 +26,8 @@ use std::{
 
 /// Widths of the viewports, px.
 const WIDTHS: [u32; 3] = [1280, 768, 390];
+/// Width of the page that is seen in the dark, px.
+const DARK: u32 = 1000;
 /// Width of a page of paper less its margins (A4), px.
 const PAPER: u32 = 718;
 
@@ -33,7 +37,31 @@ const SCREENS: u32 = 12;
 /// What the browser is asked: for each viewport, what is wrong with the page.
 const QUESTIONS: &str = r#"
 const wrong = [], seen = [];
-window.onerror = (text) => wrong.push("error: " + text);
+// Contrast of two colours (WCAG 2, 1.4.3).
+const channels = (colour) => {
+  const all = colour.match(/[\d.]+/g).map(Number);
+  return colour.startsWith("color") ? all.map((c, i) => (i < 3 ? 255 * c : c)) : all;
+};
+const light = (colour) => {
+  const linear = channels(colour).slice(0, 3).map((c) => c / 255)
+    .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
+};
+const contrast = (a, b) => {
+  const [low, high] = [light(a), light(b)].sort((x, y) => x - y);
+  return (high + 0.05) / (low + 0.05);
+};
+const behind = (e) => {
+  for (; e; e = e.parentElement) {
+    const colour = getComputedStyle(e).backgroundColor, alpha = channels(colour)[3];
+    if (alpha === undefined || alpha > 0) return colour;
+  }
+  return "rgb(255, 255, 255)";
+};
+const tell = () => {
+  document.getElementById("verdict").textContent = JSON.stringify({seen, wrong});
+};
+window.onerror = (text, file, line) => { wrong.push("error: " + text + " in line " + line); tell(); };
 window.onload = () => {
   for (const frame of document.querySelectorAll("iframe")) {
     const page = frame.contentDocument, width = frame.clientWidth;
@@ -64,6 +92,25 @@ window.onload = () => {
         say(lines + " lines of data for " + marks + " marks: " + link.download);
       }
     }
+    const dim = new Set();
+    const stands = (e, colour, on, least) => {
+      if (contrast(colour, on) < least) {
+        dim.add(e.tagName + "." + e.getAttribute("class") + " " + colour + " on " + on);
+      }
+    };
+    for (const e of all("p, li, td, th, h1, h2, h3, summary, a, span.pill, figcaption, label, code, strong")) {
+      if (e.textContent.trim()) stands(e, getComputedStyle(e).color, behind(e), 4.5);
+    }
+    for (const e of all("svg text, svg [class^=c-] path, svg .mk")) {
+      const style = getComputedStyle(e), page = behind(e.closest("svg").parentElement);
+      // A letter stands in a disc.
+      const on = e.matches(".letter:not(.hollow)") ? getComputedStyle(e.previousElementSibling).fill : page;
+      const drawn = [style.stroke, style.fill].filter((c) => /^(rgb|color)/.test(c) && channels(c)[3] !== 0);
+      // A mark has a rim in the page's colour; what is to be seen of it is the other.
+      const ink = drawn.sort((a, b) => contrast(b, on) - contrast(a, on))[0];
+      if (ink) stands(e, ink, on, e.tagName === "text" ? 4.5 : 2);
+    }
+    for (const what of dim) say("is hardly seen: " + what);
     if (page.documentElement.scrollWidth > width) {
       say("the page is " + page.documentElement.scrollWidth + " px wide");
     }
@@ -100,7 +147,7 @@ window.onload = () => {
       if (!shown || getComputedStyle(shown).fill === "none") say(name + " shows nothing");
     }
   }
-  document.getElementById("verdict").textContent = JSON.stringify({seen, wrong});
+  tell();
 };
 "#;
 
@@ -252,6 +299,12 @@ fn stored() -> Stored {
     }
 }
 
+/// What was predicted for the study's machine.
+fn predicted() -> Predictions {
+    let file = "../../docs/runs/2026-11-29-2core-vm/predicted-opteron-275.json";
+    Predictions::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap()
+}
+
 /// Runs the browser over `page`; what it printed, and the picture that it made.
 fn look(browser: &Path, page: &Path, picture: &Path, dump: bool) -> String {
     let home = tempfile::tempdir().unwrap();
@@ -269,7 +322,7 @@ fn look(browser: &Path, page: &Path, picture: &Path, dump: bool) -> String {
             "--no-first-run",
             "--disable-extensions",
         ])
-        .args(["--window-size=4550,1600", "--virtual-time-budget=2000"])
+        .args(["--window-size=5570,1600", "--virtual-time-budget=2000"])
         .arg(format!(
             "--user-data-dir={}",
             home.path().join("profile").display()
@@ -296,12 +349,13 @@ fn look(browser: &Path, page: &Path, picture: &Path, dump: bool) -> String {
 }
 
 #[test]
-fn the_page_is_sound_on_a_desk_on_a_phone_and_on_paper() {
+fn the_page_is_sound_on_a_desk_on_a_phone_in_the_dark_and_on_paper() {
     let Some(browser) = browser() else {
         eprintln!("note: skipped, as there is no browser here (Debian: chromium)");
         return;
     };
-    let page = report::render(&stored()).html;
+    let page = report::render_with(&stored(), vec![predicted()]).html;
+    assert!(page.contains("Predicted: ") && page.contains("class=\"band\""));
     let figures = page.matches("role=\"img\"").count();
     // A page cannot see into a file's frame, but into one that it holds itself.
     let frame = |width: u32, page: &str| {
@@ -311,6 +365,9 @@ fn the_page_is_sound_on_a_desk_on_a_phone_and_on_paper() {
         )
     };
     let mut frames: String = WIDTHS.iter().map(|w| frame(*w, &page)).collect();
+    let dark = page.replace("(prefers-color-scheme: dark)", "all");
+    assert_ne!(dark, page);
+    frames += &frame(DARK, &dark);
     let pictures =
         format!("<!doctype html><body style=\"margin:0;display:flex;gap:20px\">{frames}");
     let whole =
@@ -330,14 +387,17 @@ fn the_page_is_sound_on_a_desk_on_a_phone_and_on_paper() {
     fs::create_dir_all(&directory).unwrap();
     let path = directory.join("frames.html");
     fs::write(&path, around).unwrap();
-    let picture = directory.join("report-1280-768-390.png");
+    let picture = directory.join("report-1280-768-390-dark.png");
     let printed = look(&browser, &path, &picture, true);
     let verdict = printed
         .rsplit("<pre id=\"verdict\">")
         .next()
         .unwrap_or_default();
     let verdict = verdict.split("</pre>").next().unwrap_or_default();
-    assert_eq!(verdict, r#"{"seen":[1280,768,390,1280,718],"wrong":[]}"#);
+    assert_eq!(
+        verdict,
+        r#"{"seen":[1280,768,390,1000,1280,718],"wrong":[]}"#
+    );
     let _ = fs::remove_file(&picture);
     fs::write(&path, pictures).unwrap();
     look(&browser, &path, &picture, false);

@@ -65,7 +65,7 @@ pub fn draw(trace: &Trace, id: &str) -> Markup {
             text class="ft" x="4" y="15" { (title) }
             @for (i, (from, to, layer, thread)) in bands(trace).into_iter().enumerate() {
                 @let top = TOP + ROW * from as f64;
-                rect class=(if i % 2 == 0 { "band" } else { "band odd" }) x="0" y=(top)
+                rect class=(if i % 2 == 0 { "floor" } else { "floor odd" }) x="0" y=(top)
                     width=(width) height=(ROW * (to - from) as f64) {}
                 text class="layer" x="4" y=(top + 12.5) { (layer.name()) }
                 @if to > from + 1 && trace.threads.len() > 1 {
