@@ -8,6 +8,9 @@ use std::{fmt, str::FromStr};
 pub enum Metric {
     /// Payload per second.
     Goodput,
+    /// What that would be if the time of the ideal peer, which a network's other end spends elsewhere,
+    /// were the stack's.
+    GoodputOwn,
     /// Payload per second of processor time of the whole machine.
     GoodputPerCpu,
     /// Processor time in the stack, per 1448 bytes of payload.
@@ -79,8 +82,9 @@ pub enum Metric {
 
 impl Metric {
     /// All of them.
-    pub const ALL: [Metric; 38] = [
+    pub const ALL: [Metric; 39] = [
         Metric::Goodput,
+        Metric::GoodputOwn,
         Metric::GoodputPerCpu,
         Metric::Stack,
         Metric::Cpu,
@@ -124,6 +128,7 @@ impl Metric {
     pub fn name(self) -> &'static str {
         match self {
             Metric::Goodput => "goodput",
+            Metric::GoodputOwn => "goodput-own",
             Metric::GoodputPerCpu => "goodput-per-cpu",
             Metric::Stack => "stack",
             Metric::Cpu => "cpu",
@@ -168,6 +173,7 @@ impl Metric {
     pub fn label(self) -> &'static str {
         match self {
             Metric::Goodput => "goodput",
+            Metric::GoodputOwn => "goodput without the ideal peer's time",
             Metric::GoodputPerCpu => "goodput per processor second",
             Metric::Stack => "stack time per segment",
             Metric::Cpu => "processor time per segment, whole machine",
@@ -211,7 +217,7 @@ impl Metric {
     /// Its unit.
     pub fn unit(self) -> &'static str {
         match self {
-            Metric::Goodput => "Mb/s",
+            Metric::Goodput | Metric::GoodputOwn => "Mb/s",
             Metric::GoodputPerCpu => "Mb per CPU s",
             Metric::Stack | Metric::Cpu | Metric::CpuOwn | Metric::LockWait => "ns",
             Metric::Hold | Metric::HoldWait => "ns",
@@ -259,6 +265,7 @@ impl Metric {
         matches!(
             self,
             Metric::Goodput
+                | Metric::GoodputOwn
                 | Metric::GoodputPerCpu
                 | Metric::Rounds
                 | Metric::Datagrams

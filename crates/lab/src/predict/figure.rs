@@ -14,7 +14,7 @@ use crate::{
     metric::Metric,
     organizations::Organization,
     plan::{Cell, Mode, Plan},
-    published::{Claim, Experiment, Relation},
+    published::{Claim, Experiment, Pairs, Relation},
     record::Measured,
     stats::{Spread, median},
     workload::{Device, Latency},
@@ -59,9 +59,12 @@ pub struct Place {
     /// What takes the most time beside work: a class of locks waited for, or lines that are
     /// fetched, with the share of all cores' busy time.
     pub held_up_by: Option<(String, f64)>,
-    /// By variation, as in the table first; with all metrics that claims ask for.
+    /// The looks at it, with all metrics that claims ask for.
     #[serde(skip)]
-    runs: Vec<Measured>,
+    looks: Vec<Measured>,
+    /// As many as there are variations of costs, each after the first look.
+    #[serde(skip)]
+    varied: Vec<Measured>,
 }
 
 /// A claim, judged by prediction.
@@ -259,14 +262,16 @@ fn place(plan: &Plan, question: &Question, cores: usize, cell: &Cell) -> Place {
         busy: None,
         full: None,
         held_up_by: None,
-        runs: Vec::new(),
+        looks: Vec::new(),
+        varied: Vec::new(),
     };
     if place.missing.is_some() {
         return place;
     }
     match &*runs(question, cores, cell) {
         Ok(runs) => {
-            place.runs.push(as_measured(cell, &runs.plain[0]));
+            let looks = runs.plain.iter().map(|s| as_measured(cell, s));
+            place.looks = looks.collect();
             tell(&mut place, plan, cell, cores, &runs.plain);
             if question.band {
                 vary(&mut place, plan, cell, &runs.varied);
@@ -286,7 +291,7 @@ fn vary(place: &mut Place, plan: &Plan, cell: &Cell, others: &[Simulated]) {
         if let Some(v) = plan.metric.of(&m) {
             band = (band.0.min(v), band.1.max(v));
         }
-        place.runs.push(m);
+        place.varied.push(m);
     }
     place.band = Some(band);
 }
@@ -400,27 +405,24 @@ fn published(plan: &Plan, figure: &Figure, cores: usize, ghz: Option<f64>) -> Ve
 
 fn claims(plan: &Plan, figure: &Figure, cores: usize) -> Vec<Judged> {
     let claims = plan.published.iter().flat_map(|e| &e.claims);
+    let of = |series: &str, x: u64, metric: Metric, of: fn(&Place) -> &[Measured]| {
+        let runs = of(at(plan, figure, series, x, cores)?).iter();
+        let value = |(i, m): (u32, &Measured)| Some((i, metric.of(m)?));
+        Some((0..).zip(runs).filter_map(value).collect())
+    };
     let mut out = Vec::new();
     for claim in claims {
-        let metrics = claim.metrics(plan.metric);
-        for x in plan.values(Mode::Normal) {
-            let fixed = |x: Option<f64>| x.map(|x| x as u64);
-            let (ax, bx) = match (fixed(claim.a.x), fixed(claim.b.x)) {
-                (None, None) => (*x, *x),
-                (Some(ax), bx) if ax == *x => (ax, bx.unwrap_or(ax)),
-                (None, Some(bx)) => (*x, bx),
-                _ => continue,
-            };
-            let a = at(plan, figure, &claim.a.series, ax, cores);
-            let b = at(plan, figure, &claim.b.series, bx, cores);
-            if let (Some(a), Some(b)) = (a, b)
-                && let Some(ratio) = ratio(a, b, metrics)
-            {
+        let (metrics, xs) = (claim.metrics(plan.metric), plan.values(Mode::Normal));
+        let looks = claim.pairs(metrics, xs, |series, x, m| of(series, x, m, |p| &p.looks));
+        let varied = claim.pairs(metrics, xs, |series, x, m| of(series, x, m, |p| &p.varied));
+        for Pairs { x, values } in looks {
+            let varied = varied.iter().find(|v| v.x == x);
+            if let Some(ratio) = ratio(&values, varied.map_or(&[][..], |v| &v.values)) {
                 out.push(Judged {
                     id: claim.id.clone(),
                     text: claim.text.clone(),
                     published: claim.range(),
-                    x: (ax, bx),
+                    x,
                     ratio,
                     finding: finding(claim, ratio),
                 });
@@ -430,16 +432,20 @@ fn claims(plan: &Plan, figure: &Figure, cores: usize) -> Vec<Judged> {
     out
 }
 
-/// Predicted a/b with its least and greatest: variation by variation, so that what moves both
-/// sides alike moves no ratio.
-fn ratio(a: &Place, b: &Place, metrics: (Metric, Metric)) -> Option<(f64, f64, f64)> {
-    let pairs = a.runs.iter().zip(&b.runs);
-    let ratios: Vec<f64> = pairs
-        .filter_map(|(a, b)| Some(metrics.0.of(a)? / metrics.1.of(b)?))
-        .filter(|r| r.is_finite())
-        .collect();
-    let spread = Spread::of(&ratios)?;
-    Some((ratios[0], spread.min, spread.max))
+/// Predicted a/b, in the middle of the looks, with its least and greatest: by as much as each
+/// variation changes that of the first look, so that what moves both sides alike moves no ratio.
+fn ratio(looks: &[(f64, f64)], varied: &[(f64, f64)]) -> Option<(f64, f64, f64)> {
+    let of = |pairs: &[(f64, f64)]| -> Vec<f64> {
+        let ratios = pairs.iter().map(|(a, b)| a / b);
+        ratios.filter(|r| r.is_finite()).collect()
+    };
+    let looks = of(looks);
+    let middle = median(&looks)?;
+    let changes = of(varied).into_iter().map(|v| v / looks[0]);
+    let changes = changes.filter(|c| c.is_finite());
+    let all: Vec<f64> = changes.chain([1.0]).map(|c| middle * c).collect();
+    let spread = Spread::of(&all)?;
+    Some((middle, spread.min, spread.max))
 }
 
 fn finding(claim: &Claim, (_, low, high): (f64, f64, f64)) -> Finding {
@@ -456,5 +462,19 @@ fn finding(claim: &Claim, (_, low, high): (f64, f64, f64)) -> Finding {
         (true, _) => Finding::Holds,
         (_, true) => Finding::TurnedRound,
         _ => Finding::NoDifference,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ratio_is_that_of_the_looks_and_varies_as_the_first() {
+        let looks = [(2.0, 1.0), (3.0, 1.0), (8.0, 2.0)];
+        let varied = [(2.0, 2.0), (3.0, 1.0)];
+        assert_eq!(ratio(&looks, &varied), Some((3.0, 1.5, 4.5)));
+        assert_eq!(ratio(&looks, &[]), Some((3.0, 3.0, 3.0)));
+        assert_eq!(ratio(&[(1.0, 0.0)], &varied), None);
     }
 }

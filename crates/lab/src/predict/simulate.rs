@@ -488,6 +488,41 @@ mod tests {
         }
     }
 
+    /// What is copied is charged to whoever copies it, under every organization: to a reader each octet
+    /// that it gets. What is sent here are a file's pages, which nobody copies.
+    #[test]
+    fn copies_are_charged() {
+        let loads = [
+            (Load::Send, 0.0),
+            (Load::Receive, 1.0),
+            (Load::Messages, 1.0),
+        ];
+        // Readers may have got what came before anything counted: three buffers of 256 KB.
+        const SEGMENTS: u64 = 8_000;
+        let effort = Effort {
+            segments: SEGMENTS,
+            ..LITTLE
+        };
+        let least = 3.0 * f64::from(256 << 10) / (SEGMENTS * SEGMENT) as f64;
+        for org in perimeter::OrgSpec::tested() {
+            let org = org.to_string();
+            for (load, times) in loads {
+                let Point {
+                    settings,
+                    configuration,
+                    ..
+                } = Point::new(load, &org, 3, 2).unwrap();
+                let s = simulate(&machine(), &settings, &configuration, 2, (1, effort)).unwrap();
+                let (_, copied) = s.work[Work::Copy as usize];
+                let found = copied as f64 / (s.units * unit(&settings) as f64);
+                assert!(
+                    (found - times).abs() < least,
+                    "{org}, {load}: {found} of {times}"
+                );
+            }
+        }
+    }
+
     /// A run that goes on with other costs is what one with those would be.
     #[test]
     fn costs_may_change_on_the_way() {

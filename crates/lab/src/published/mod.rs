@@ -1,6 +1,9 @@
 //! What the papers published: every number with its source, from one data file.
 
-use crate::metric::Metric;
+mod claim;
+
+pub use claim::{Claim, Other, Pairs, Relation, Side, Values};
+
 use serde::Deserialize;
 use std::sync::LazyLock;
 
@@ -89,81 +92,6 @@ impl Series {
     }
 }
 
-/// What a claim is about: a series, at one x or at each.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Side {
-    /// Name of the series; a series may have claims and no numbers.
-    pub series: String,
-    /// Where; at every x if absent.
-    pub x: Option<f64>,
-    /// What of it is compared; the claim's metric if absent.
-    #[serde(default, deserialize_with = "crate::text::optional_from_str")]
-    pub metric: Option<Metric>,
-}
-
-/// What a paper says of one side against another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Relation {
-    /// Greater.
-    Greater,
-    /// Less.
-    Less,
-    /// About equal.
-    Equal,
-}
-
-/// A statement of a paper that measurements can bear out or contradict.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Claim {
-    /// Name, unique within its experiment.
-    pub id: String,
-    /// The statement, in our words.
-    pub text: String,
-    /// What is compared …
-    pub a: Side,
-    /// … with what.
-    pub b: Side,
-    /// How a relates to b.
-    pub relation: Relation,
-    /// What of them is compared; the plan's metric if absent.
-    #[serde(default, deserialize_with = "crate::text::optional_from_str")]
-    pub metric: Option<Metric>,
-    /// Published a/b.
-    pub ratio: Option<f64>,
-    /// Least published a/b, where a range is given.
-    pub ratio_low: Option<f64>,
-    /// Greatest published a/b.
-    pub ratio_high: Option<f64>,
-    /// Where the ratio comes from.
-    pub note: Option<String>,
-}
-
-impl Claim {
-    /// What of either side is compared, where the plan's metric is `plan`.
-    pub fn metrics(&self, plan: Metric) -> (Metric, Metric) {
-        let own = self.metric.unwrap_or(plan);
-        let of = |side: &Side| side.metric.unwrap_or(own);
-        (of(&self.a), of(&self.b))
-    }
-
-    /// Whether the plan's metric is what is compared.
-    pub fn is_of(&self, plan: Metric) -> bool {
-        self.metrics(plan) == (plan, plan)
-    }
-
-    /// The published ratio as a range.
-    pub fn range(&self) -> Option<(f64, f64)> {
-        match (self.ratio, self.ratio_low, self.ratio_high) {
-            (Some(r), _, _) => Some((r, r)),
-            (None, Some(low), Some(high)) => Some((low, high)),
-            _ => None,
-        }
-    }
-}
-
 /// A figure, a table or a remark of a paper.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -200,7 +128,7 @@ impl Experiment {
 
     /// Whether numbers or claims speak of a series of that name.
     pub fn knows(&self, name: &str) -> bool {
-        let claimed = |c: &Claim| c.a.series == name || c.b.series == name;
+        let claimed = |c: &Claim| c.series().any(|s| s == name);
         self.series(name).is_some() || self.claims.iter().any(claimed)
     }
 }

@@ -54,6 +54,10 @@ impl Metric {
         let each = |l: &Locks, of: u64| of as f64 / l.acquisitions as f64;
         match self {
             Metric::Goodput => Some(m.raw.goodput_mbps),
+            Metric::GoodputOwn => {
+                let own = m.raw.cpu_ns.checked_sub(m.raw.peer_ns?)?;
+                (own > 0).then(|| m.raw.goodput_mbps * m.raw.cpu_ns as f64 / own as f64)
+            }
             Metric::GoodputPerCpu => {
                 let seconds = m.raw.cpu_ns as f64 / 1e9;
                 (seconds > 0.0).then(|| megabytes * 8.0 / seconds)
@@ -133,6 +137,7 @@ mod tests {
         m.raw.preempted_ns = 1_000_000;
         let expected = [
             (Metric::Goodput, 800.0),
+            (Metric::GoodputOwn, 800.0 * 4.0 / 3.0),
             (Metric::GoodputPerCpu, 400.0),
             (Metric::Stack, 70.0),
             (Metric::Cpu, 4_000_000.0),
@@ -196,6 +201,7 @@ mod tests {
             Metric::LockWait,
             Metric::Stack,
             Metric::CpuOwn,
+            Metric::GoodputOwn,
             Metric::Hold,
         ] {
             assert_eq!(metric.of(&m), None);

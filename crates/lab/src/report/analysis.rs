@@ -2,7 +2,7 @@
 //! words of a report come from here or are computed from it.
 
 pub use super::{
-    curve::{Curve, Point, compare_points, has},
+    curve::{Curve, Point, compare_points, has, in_ratios},
     judge::{Evidence, Finding, Judged},
 };
 use super::{
@@ -184,6 +184,12 @@ fn result(plan: &Plan, stored: &Stored, cores: Cores, rows: &[&Row], others: &[&
             notes.push(note.clone());
         }
     }
+    if curves
+        .iter()
+        .any(|c| in_ratios(plan.metric, &[c]) != plan.metric)
+    {
+        notes.push(WITHOUT_PEER.into());
+    }
     let sent = |c: &Curve| {
         let org = c.organization.as_ref()?.to_string();
         stored.sends.iter().find(|t| t.org == org).cloned()
@@ -212,6 +218,11 @@ fn result(plan: &Plan, stored: &Stored, cores: Cores, rows: &[&Row], others: &[&
         plan: plan.clone(),
     }
 }
+
+/// What is said where it is so.
+const WITHOUT_PEER: &str = "Verdicts and relative figures are of throughput without the time of the \
+     ideal peer: what would be sent if that time, which another machine spends in a network, were the \
+     stack's.";
 
 /// What disturbed a run, but that the cores were far apart: such runs stand by themselves.
 fn signs_of(m: &Measured) -> impl Iterator<Item = &str> {

@@ -1,7 +1,7 @@
 //! The answer, before all else: a line in plain words, and a table of loads and connections.
 
 use super::{
-    analysis::{Cores, Result, has},
+    analysis::{Cores, Curve, Result, has, in_ratios},
     choice::{Choice, Lead, Sure, is_rival},
     material::Material,
     more_cores,
@@ -268,6 +268,13 @@ fn caption(material: &Material<'_>, choices: &[&Choice]) -> String {
         text.push_str(
             " Gb/s are of simulated NICs with ideal peers: no wire and no copy by a NIC.",
         );
+    }
+    let without_peers = |r: &Result| {
+        let rivals: Vec<&Curve> = r.curves.iter().filter(|c| is_rival(c)).collect();
+        in_ratios(r.plan.metric, &rivals) != r.plan.metric
+    };
+    if of.clone().any(without_peers) {
+        text.push_str(" The time that those take is left out, as if another machine spent it.");
     }
     let linux = |r: &Result| {
         r.curves

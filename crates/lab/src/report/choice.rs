@@ -1,7 +1,7 @@
 //! Which organization for which load: who is fastest, by how much, how sure that is, and why.
 
 use super::{
-    analysis::{Cores, Curve, Point, Result, compare_points},
+    analysis::{Cores, Curve, Point, Result, compare_points, in_ratios},
     names::Unit,
     svg::number,
 };
@@ -168,9 +168,10 @@ pub(super) fn is_rival(curve: &Curve) -> bool {
 }
 
 fn choice(index: usize, r: &Result, far: Option<&Result>, load: &str, x: u64) -> Option<Choice> {
-    let metric = r.plan.metric;
+    let rivals: Vec<&Curve> = r.curves.iter().filter(|c| is_rival(c)).collect();
+    let metric = in_ratios(r.plan.metric, &rivals);
     let of = |c: &Curve| Some(c.at(x)?.spread(metric)?.median);
-    let rivals = r.curves.iter().filter(|c| is_rival(c));
+    let rivals = rivals.into_iter();
     let mut measured: Vec<(&Curve, f64)> = rivals.filter_map(|c| Some((c, of(c)?))).collect();
     measured.sort_by(|a, b| match metric.more_is_better() {
         true => b.1.total_cmp(&a.1),

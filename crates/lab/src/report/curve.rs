@@ -72,17 +72,23 @@ pub fn has(curve: &Curve, metric: Metric) -> bool {
     curve.points.iter().any(|p| p.spread(metric).is_some())
 }
 
-/// Compares two points by a metric, pass by pass.
-pub fn compare_points(a: &Point, b: &Point, metric: Metric) -> Option<Comparison> {
-    compare_metrics(a, b, (metric, metric))
+/// What ratios of `curves` are of where values of `metric` are shown: of throughputs without the peer's
+/// time wherever all of them tell what that is.
+pub fn in_ratios(metric: Metric, curves: &[&Curve]) -> Metric {
+    let mut points = curves.iter().flat_map(|c| &c.points);
+    let tells = |p: &Point| {
+        let mut runs = p.runs.values();
+        runs.all(|m| Metric::GoodputOwn.of(m).is_some())
+    };
+    match metric == Metric::Goodput && points.all(tells) {
+        true => Metric::GoodputOwn,
+        false => metric,
+    }
 }
 
-/// Compares one metric of a point with another, or the same, of a second point.
-pub fn compare_metrics(a: &Point, b: &Point, metrics: (Metric, Metric)) -> Option<Comparison> {
-    let (a, b) = (a.values(metrics.0), b.values(metrics.1));
-    let pairs: Vec<(f64, f64)> = a
-        .iter()
-        .filter_map(|(pass, a)| Some((*a, *b.get(pass)?)))
-        .collect();
-    compare(&pairs)
+/// Compares two points by a metric, pass by pass.
+pub fn compare_points(a: &Point, b: &Point, metric: Metric) -> Option<Comparison> {
+    let (a, b) = (a.values(metric), b.values(metric));
+    let both = |(pass, a): (&u32, &f64)| Some((*a, *b.get(pass)?));
+    compare(&a.iter().filter_map(both).collect::<Vec<_>>())
 }

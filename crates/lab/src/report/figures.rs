@@ -2,7 +2,7 @@
 //! on the same axes.
 
 use super::{
-    analysis::{Curve, Point, Result, compare_points},
+    analysis::{Curve, Point, Result, compare_points, in_ratios},
     answer,
     names::Unit,
     stacked::{self, Stacked},
@@ -312,6 +312,7 @@ fn relative(r: &Result, looks: &[Look], base: usize) -> Figure {
         if series == base {
             continue;
         }
+        let metric = in_ratios(metric, &[c, of]);
         let ratio = |p: &Point| {
             let against = of.at(p.x)?;
             let comparison = compare_points(p, against, metric)?;

@@ -6,12 +6,12 @@
 //! A published ratio of throughputs bounds that, and so is judged by it wherever the machine is too
 //! small for the throughput itself.
 
-use super::curve::{Curve, Point, compare_metrics};
+use super::curve::{Curve, Point, in_ratios};
 use crate::{
     metric::Metric,
     plan::{Mode, Plan},
-    published::{Claim, Relation, Side},
-    stats::{Comparison, Interval, Verdict},
+    published::{Claim, Pairs, Relation},
+    stats::{Comparison, Interval, Verdict, compare},
 };
 
 /// What the measurements say of a claim.
@@ -149,11 +149,13 @@ pub struct Cost {
 
 /// Judges a claim on a machine of `cores` cores.
 pub(super) fn judge(claim: &'static Claim, plan: &Plan, curves: &[Curve], cores: usize) -> Judged {
-    let of = |side: &Side| {
+    let find = |series: &str| {
         let mut curves = curves.iter();
-        curves.find(|c| c.published.as_deref() == Some(&side.series))
+        curves.find(|c| c.published.as_deref() == Some(series))
     };
-    let (Some(a), Some(b)) = (of(&claim.a), of(&claim.b)) else {
+    let all: Option<Vec<&Curve>> = claim.series().map(find).collect();
+    let sides = find(&claim.a.series).zip(find(&claim.b.series));
+    let (Some(all), Some((a, b))) = (all, sides) else {
         return Judged {
             claim,
             sides: Default::default(),
@@ -162,8 +164,8 @@ pub(super) fn judge(claim: &'static Claim, plan: &Plan, curves: &[Curve], cores:
             cost: None,
         };
     };
-    let places = places(claim, a, b);
-    let (needs_a, needs_b) = (needs(a, plan), needs(b, plan));
+    let needs_b = needs(b, plan);
+    let most = all.iter().map(|c| needs(c, plan)).max().unwrap_or(1);
     let metrics = claim.metrics(plan.metric);
     let both = |m: Metric| metrics == (m, m);
     let paced = is_paced(plan);
@@ -171,22 +173,37 @@ pub(super) fn judge(claim: &'static Claim, plan: &Plan, curves: &[Curve], cores:
     // busy.
     let needed = match both(Metric::CpuOwn) && !paced {
         true => 1,
-        false => needs_a.max(needs_b),
+        false => most,
     };
-    let evidence = evidence(&places, metrics, |here| match needed > cores {
+    let of = |metrics: (Metric, Metric), finding: &dyn Fn(&Comparison) -> Finding| {
+        let values = |series: &str, x, m| Some(find(series)?.at(x)?.values(in_ratios(m, &all)));
+        let xs: Vec<u64> = a.points.iter().map(|p| p.x).collect();
+        let pairs = claim.pairs(metrics, &xs, values);
+        evidence(pairs, (a, b), metrics.0, finding)
+    };
+    let evidence = of(metrics, &|here| match needed > cores {
         true => Finding::NeedsCores(needed),
         false => finding(claim.relation, claim.range(), here),
     });
     // Relative to one thread, which is what the cost of all others is a multiple of.
-    let is_goodput = both(Metric::Goodput) && !paced;
-    let is_cost = needed > cores && needs_b == 1 && is_goodput;
-    let implied = Implied::of(claim, (needs_a, needs_b)).filter(|_| is_cost);
+    let is_cost = needed > cores && needs_b == 1 && both(Metric::Goodput) && !paced;
+    let implied = Implied::of(claim, (needs(a, plan), needs_b)).filter(|_| is_cost);
+    let cost = |implied: Implied| {
+        let own = (Metric::CpuOwn, Metric::CpuOwn);
+        let evidence = of(own, &|here| implied.finding(here));
+        // There is none where the time of the peer was not recorded.
+        (!evidence.is_empty()).then(|| Cost {
+            implied,
+            finding: in_all(&evidence),
+            evidence,
+        })
+    };
     Judged {
         claim,
         sides: (a.name.clone(), b.name.clone()),
         finding: in_all(&evidence),
         evidence,
-        cost: implied.and_then(|implied| cost(implied, &places)),
+        cost: implied.and_then(cost),
     }
 }
 
@@ -206,47 +223,24 @@ fn needs(curve: &Curve, plan: &Plan) -> usize {
     }
 }
 
-/// The points that a claim is about: either side names its x, or both stand at the same.
-fn places<'a>(claim: &Claim, a: &'a Curve, b: &'a Curve) -> Vec<(&'a Point, &'a Point)> {
-    let fixed = |x: Option<f64>| x.map(|x| x as u64);
-    let one = |p: &Point| {
-        let (ax, bx) = match (fixed(claim.a.x), fixed(claim.b.x)) {
-            (None, None) => (p.x, p.x),
-            (Some(ax), bx) if ax == p.x => (ax, bx.unwrap_or(ax)),
-            (None, Some(bx)) => (p.x, bx),
-            _ => return None,
-        };
-        Some((a.at(ax)?, b.at(bx)?))
-    };
-    a.points.iter().filter_map(one).collect()
-}
-
+/// What is found at each place of a claim, whose sides are of `curves`.
 fn evidence(
-    places: &[(&Point, &Point)],
-    metrics: (Metric, Metric),
-    finding: impl Fn(&Comparison) -> Finding,
+    pairs: Vec<Pairs>,
+    curves: (&Curve, &Curve),
+    metric: Metric,
+    finding: &dyn Fn(&Comparison) -> Finding,
 ) -> Vec<Evidence> {
-    let one = |&(a, b): &(&Point, &Point)| {
-        let comparison = compare_metrics(a, b, metrics)?;
+    let one = |Pairs { x, values }: Pairs| {
+        let comparison = compare(&values)?;
+        let points = curves.0.at(x.0).zip(curves.1.at(x.1));
         Some(Evidence {
-            x: (a.x, b.x),
+            x,
             finding: finding(&comparison),
             comparison,
-            counters: counters(metrics.0, a, b),
+            counters: points.map_or(Vec::new(), |(a, b)| counters(metric, a, b)),
         })
     };
-    places.iter().filter_map(one).collect()
-}
-
-/// `None` where the time of the peer was not recorded.
-fn cost(implied: Implied, places: &[(&Point, &Point)]) -> Option<Cost> {
-    let own = (Metric::CpuOwn, Metric::CpuOwn);
-    let evidence = evidence(places, own, |here| implied.finding(here));
-    (!evidence.is_empty()).then(|| Cost {
-        implied,
-        finding: in_all(&evidence),
-        evidence,
-    })
+    pairs.into_iter().filter_map(one).collect()
 }
 
 /// What a range of ratios says of a against b.
@@ -347,7 +341,7 @@ fn counters(own: Metric, a: &Point, b: &Point) -> Vec<(Metric, f64, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{published::published, stats::compare};
+    use crate::published::published;
 
     /// Seven pairs whose ratios go from `low` to `high`, evenly: these are the ends of the interval.
     fn seen(low: f64, high: f64) -> Comparison {

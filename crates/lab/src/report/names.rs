@@ -47,7 +47,7 @@ impl Unit {
     /// The unit in which a metric is shown.
     pub(super) fn of(metric: Metric) -> Unit {
         let (name, factor) = match metric {
-            Metric::Goodput => ("Gb/s", 1e-3),
+            Metric::Goodput | Metric::GoodputOwn => ("Gb/s", 1e-3),
             Metric::GoodputPerCpu => ("Gb per CPU s", 1e-3),
             other => (other.unit(), 1.0),
         };

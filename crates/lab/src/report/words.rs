@@ -1,7 +1,7 @@
 //! Conclusions in words, each computed from what was measured.
 
 use super::{
-    analysis::{Cores, Curve, Evidence, Finding, Judged, Result, compare_points},
+    analysis::{Cores, Curve, Evidence, Finding, Judged, Result, compare_points, in_ratios},
     choice::{Choice, two},
     judge::{Cost, Implied},
     names::Unit,
@@ -84,7 +84,7 @@ pub(super) fn against(r: &Result) -> Vec<String> {
 }
 
 fn stands(curve: &Curve, base: &Curve, r: &Result) -> Option<String> {
-    let metric = r.plan.metric;
+    let metric = in_ratios(r.plan.metric, &[curve, base]);
     let at = |p: &super::analysis::Point| {
         let c = compare_points(p, base.at(p.x)?, metric)?;
         let verdict = match c.verdict {
@@ -217,6 +217,7 @@ pub(super) fn counters(judged: &Judged) -> Option<String> {
 fn short(m: Metric) -> &'static str {
     match m {
         Metric::Goodput => "goodput",
+        Metric::GoodputOwn => "goodput without the peer's time",
         Metric::GoodputPerCpu => "goodput per CPU second",
         Metric::Stack => "stack time per segment",
         Metric::Cpu => "processor time per segment",

@@ -5,7 +5,7 @@ use perimeter_lab::{
     metric::Metric,
     record::Measured,
     report::{
-        analysis::{Cores, Curve, Point, Result, compare_points},
+        analysis::{Cores, Curve, Point, Result, compare_points, in_ratios},
         choice::{Choice, Sure, choices},
     },
 };
@@ -49,7 +49,8 @@ impl<'a> Runs<'a> {
 
     /// One curve against another at the same x, by the plan's own metric.
     pub fn ratio(self, plan: &str, a: &str, b: &str, x: u64) -> Comparison {
-        let metric = self.result(plan).plan.metric;
+        let curves = [a, b].map(|name| self.curve(plan, name));
+        let metric = in_ratios(self.result(plan).plan.metric, &curves);
         let (a, b) = (self.at(plan, a, x), self.at(plan, b, x));
         compare_points(a, b, metric).unwrap()
     }
@@ -448,8 +449,10 @@ fn which(near: Runs<'_>, every: &[Result]) -> Vec<String> {
         let others = of(plan, &|c| c.x >= from && c.best != "up");
         assert!(others.is_empty(), "{plan}: {others:?}");
     }
+    let surely = |c: &Choice| c.best != "up" && yes(c.sure());
+    let others = of("throughput", &surely);
+    assert!(others.is_empty(), "{others:?}");
     vec![
-        format!("`connp-l:128` surely at {}", sending(&yes, "connp-l:128")),
         format!("`up` surely at {}", sending(&yes, "up")),
         format!(
             "for receiving `up` surely at {}",
