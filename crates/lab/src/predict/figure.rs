@@ -133,6 +133,9 @@ pub struct Figure {
     pub metric: (String, String),
     /// What the validation says of such loads; empty: it holds.
     pub caveats: Vec<String>,
+    /// What is otherwise than in the plan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub otherwise: Option<String>,
     /// The points.
     pub places: Vec<Place>,
     /// Published values on as many cores as they are of.
@@ -172,7 +175,10 @@ fn points(plan: &Plan, question: &Question) -> Result<Vec<(usize, Cell)>, Error>
     for &cores in &question.cores {
         let nics = question.machine.nics.unwrap_or(cores);
         for cell in plan.cells_on(question.mode, cores, nics)? {
-            let cell = question.machine.cell(cell)?;
+            let mut cell = question.machine.cell(cell)?;
+            if is_over_kernel(plan, &cell) {
+                cell.settings.device = Device::Mem;
+            }
             // One core is the same on any number of them.
             let alone = has_one_core(&cell.configuration.organization);
             if !alone || Some(&cores) == question.cores.first() {
@@ -183,6 +189,15 @@ fn points(plan: &Plan, question: &Question) -> Result<Vec<(usize, Cell)>, Error>
     Ok(points)
 }
 
+/// What is said of plans with [such](is_over_kernel) cells.
+const OVER_A_NIC: &str = "over a NIC in memory with an ideal peer in place of the host's kernel";
+
+/// Whether a cell is of a paper's plan and its peer is the host's kernel: the papers' peers were
+/// machines of their own behind a NIC, and so it is on virtual cores.
+fn is_over_kernel(plan: &Plan, cell: &Cell) -> bool {
+    plan.published.is_some() && cell.settings.device.is_to_kernel()
+}
+
 /// Predicts a plan.
 ///
 /// # Errors
@@ -190,12 +205,15 @@ fn points(plan: &Plan, question: &Question) -> Result<Vec<(usize, Cell)>, Error>
 pub fn predict(plan: &Plan, question: &Question, validation: &Validation) -> Result<Figure, Error> {
     let jobs = points(plan, question)?;
     let places = pool::each(&jobs, |(cores, cell)| place(plan, question, *cores, cell));
+    let all = plan.cells_on(question.mode, question.machine.cores, 1)?;
+    let otherwise = all.iter().any(|cell| is_over_kernel(plan, cell));
     let mut figure = Figure {
         plan: plan.name.clone(),
         title: plan.title.clone(),
         machine: question.machine.name.clone(),
         metric: (plan.metric.label().into(), plan.metric.unit().into()),
         caveats: caveats(&jobs, validation),
+        otherwise: otherwise.then(|| OVER_A_NIC.into()),
         places,
         published: Vec::new(),
         claims: Vec::new(),

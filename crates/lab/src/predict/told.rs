@@ -11,6 +11,9 @@ impl fmt::Display for Figure {
             "{} on {}: {metric}, {unit}, predicted",
             self.title, self.machine
         )?;
+        if let Some(otherwise) = &self.otherwise {
+            writeln!(f, "  {otherwise}")?;
+        }
         for caveat in &self.caveats {
             writeln!(f, "  ! {caveat}")?;
         }

@@ -21,6 +21,7 @@ pub(super) fn sections(all: &[Predictions], r: &Result, looks: &[Look]) -> Marku
             details.more {
                 summary { "Predicted: " (p.machine.title) }
                 div.body {
+                    @if let Some(otherwise) = &figure.otherwise { p.note { "Predicted " (otherwise) "." } }
                     p.note { (worth(figure)) }
                     (validation(p))
                     div.figures { @for cores in &p.cores { (drawn(p, figure, r, looks, *cores)) } }
