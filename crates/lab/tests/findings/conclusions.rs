@@ -3,6 +3,7 @@
 
 use perimeter_lab::{
     metric::Metric,
+    published::published,
     record::Measured,
     report::{
         analysis::{Cores, Curve, Point, Result, compare_points, in_ratios},
@@ -104,6 +105,7 @@ pub fn sentences([every, model, xeon, old]: [&[Result]; 4]) -> Vec<String> {
     list.extend(earlier_studies(near));
     list.extend(buffers_and_frames(near));
     list.extend(cache(runs(model, false)));
+    list.push(one_thread_falls(near));
     list.extend(pef(near));
     list.extend(peers(runs(old, false)));
     list.extend(which(near, every));
@@ -358,7 +360,31 @@ fn cache(model: Runs<'_>) -> Vec<String> {
             "with lines that other cores wrote {} at 192",
             said(192, Metric::L2Coherence)
         ),
+        one_thread(model),
     ]
+}
+
+/// How often one thread misses, beside what was counted.
+fn one_thread(model: Runs<'_>) -> String {
+    let counted = published().experiment("cache").unwrap();
+    let at = |x: u64| {
+        let published = counted.series("UP").unwrap().at(x as f64).unwrap();
+        (model.metric("cache", "UP", x, Metric::L2), published.y)
+    };
+    let ((few, then_few), (many, then_many)) = (at(6), at(16_384));
+    format!(
+        "a KB misses the second level {few:.2} times at 6 connections and {many:.2} at 16,384, where the study counted {then_few} and {then_many}"
+    )
+}
+
+/// How much of its throughput one thread keeps with many connections.
+fn one_thread_falls(near: Runs<'_>) -> String {
+    let mut claims = near.result("throughput").claims.iter();
+    let falls = claims.find(|c| c.claim.id == "up-falls").unwrap();
+    format!(
+        "`up` sends with 16,384 connections {:.2} times what it does with 6",
+        falls.evidence[0].comparison.ratio
+    )
 }
 
 fn pef(near: Runs<'_>) -> Vec<String> {
