@@ -240,7 +240,10 @@ mod tests {
                 .find(|l| l.starts_with("Predicted for"));
             let said = said.unwrap();
             assert!(
-                said.contains("4 cores, 192 connections: connp-l:128 is fastest, 1.50 times msgp"),
+                said.contains(
+                    "4 cores: over 6 connections, msgp and connp-l:128 are as fast; over 192 \
+                     connections, connp-l:128 is fastest, 1.50 times msgp"
+                ),
                 "{said}"
             );
             assert!(
