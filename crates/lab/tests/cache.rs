@@ -143,3 +143,31 @@ fn without_cargo_it_says_so() {
     let rows = std::fs::read_to_string(out.join("runs.jsonl")).unwrap();
     assert_eq!(rows.matches("needs cargo").count(), 4, "{rows}");
 }
+
+/// Payload is counted in the window in which misses are: where so many octets of segments went to the
+/// peer, as many were acknowledged, but for what was on its way at either end.
+#[test]
+fn what_is_acknowledged_is_of_the_counted_window() {
+    const PAYLOAD: u64 = 4_000_000;
+    let program = env!("CARGO_BIN_EXE_perimeter-lab");
+    for org in ["up", "msgp", "connp-t:4", "connp-l:128"] {
+        let threads = if org == "up" { "1" } else { "4" };
+        let words = format!(
+            "cache-subject --org {org} --conns 48 --threads {threads} --nics 4 --inbound thread \
+             --rtt 5us --offload off --untraced 12000000 --warm 1000000 --payload {PAYLOAD} --seed 1"
+        );
+        let out = Command::new(program)
+            .args(words.split(' '))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(out.status.success(), "{org}: {said}");
+        let bytes = said
+            .lines()
+            .find_map(|l| l.strip_prefix("perimeter-bytes "));
+        let bytes: u64 = bytes.unwrap().parse().unwrap();
+        // The observer looks every so often, and a burst of 64 segments may be done meanwhile on each core.
+        let most = 4 * 2 * 64 * 1448;
+        assert!(bytes.abs_diff(PAYLOAD) <= most, "{org}: {bytes}");
+    }
+}
