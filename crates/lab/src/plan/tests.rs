@@ -190,6 +190,17 @@ fn a_missing_or_huge_file_is_an_input_error() {
     assert!(error.contains("x.toml"), "{error}");
 }
 
+/// On few cores as on many: an organization that takes a number of them may know no number so large.
+#[test]
+fn the_embedded_plans_run_on_any_number_of_cores() {
+    for plan in embedded() {
+        for cores in [1, 2, 3, 32, 64, 256] {
+            let cells = plan.cells_on(Mode::Normal, cores, cores);
+            assert!(cells.is_ok(), "{} on {cores}: {cells:?}", plan.name);
+        }
+    }
+}
+
 #[test]
 fn the_embedded_plans_are_sound() {
     let plans = embedded();
