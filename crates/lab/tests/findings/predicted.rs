@@ -138,6 +138,25 @@ fn what_is_predicted_for_the_study_is_the_recorded_prediction() {
         claims.len() - hold - turned - open
     );
     assert!(text.contains(&line), "not in FINDINGS.md: {line}");
+    let line = format!(
+        "{} of {} are, at some load",
+        claims.len() - open,
+        claims.len()
+    );
+    assert!(text.contains(&line), "not in FINDINGS.md: {line}");
+    // Of messages that leave the scheduler out, over few connections and over many.
+    let scheduler = &recorded.figure("scheduler").unwrap().claims;
+    let ends = |id: &str| {
+        let mut of = scheduler.iter().filter(|c| c.id == id).map(|c| c.ratio.0);
+        let first = of.next().unwrap();
+        format!("{first:.2} to {:.2} times", of.last().unwrap())
+    };
+    for line in [
+        format!("take {} the scheduling", ends("light-scheduling")),
+        format!("throughput is {} what it was", ends("light-messages")),
+    ] {
+        assert!(text.contains(&line), "not in FINDINGS.md: {line}");
+    }
 }
 
 /// Where PEF's paper is predicted.
