@@ -149,7 +149,7 @@ fn what_is_predicted_for_the_study_is_the_recorded_prediction() {
     let ends = |id: &str| {
         let mut of = scheduler.iter().filter(|c| c.id == id).map(|c| c.ratio.0);
         let first = of.next().unwrap();
-        format!("{first:.2} to {:.2} times", of.last().unwrap())
+        format!("{first:.2} to {:.2} times", of.next_back().unwrap())
     };
     for line in [
         format!("take {} the scheduling", ends("light-scheduling")),
