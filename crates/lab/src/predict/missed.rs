@@ -17,7 +17,10 @@ fn component(what: Touched) -> Option<Component> {
         return None;
     }
     Some(match what {
-        Touched::Message | Touched::Event | Touched::Thread => Component::Scheduler,
+        // A message is what protocols then work on, a packet's mbuf or a call; the queue that it lies
+        // in is the scheduler's.
+        Touched::Message => Component::Stack,
+        Touched::Event | Touched::Thread => Component::Scheduler,
         Touched::Descriptor | Touched::Completion => Component::Driver,
         Touched::Behind(class) => match class.guards() {
             Some(Guards::Queue) => Component::Scheduler,
