@@ -17,7 +17,7 @@ use std::{env, fs, path::PathBuf};
 /// The recording of every plan but the cache model's.
 const EVERY: &str = "2026-11-27-2core-vm/all";
 /// The cache model's.
-const MODEL: &str = "2026-11-27-2core-vm/cache";
+const MODEL: &str = "2026-11-30-2core-vm/cache";
 /// The last one of every peer: lwIP was not to be had afterwards.
 const PEERS: &str = "2026-11-22-2core-vm/lab";
 /// The study's plans on another machine.
