@@ -83,7 +83,7 @@ fn a_plan_is_predicted_and_drawn() {
     lab(&["run", "small.toml", "--quick", "--out", "here"], t.path()).success();
     lab(&["report", "here", "--predicted", "one.json"], t.path()).success();
     let page = fs::read_to_string(t.path().join("here/report.html")).unwrap();
-    assert!(page.contains("Predicted: ") && page.contains("stroke-dasharray"));
+    assert!(page.contains("Predicted: ") && page.contains("Dashed: medians."));
 }
 
 /// A table that is fitted anew to runs of its own comes near what it was, and predicts.

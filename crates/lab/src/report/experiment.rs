@@ -13,7 +13,7 @@ use super::{
     table::{axis, values},
     words,
 };
-use crate::published::published;
+use crate::{predict::Predictions, published::published};
 use maud::{Markup, html};
 
 /// One plan: what was measured with cores near each other, or at any distance, and with far ones.
@@ -56,7 +56,7 @@ impl<'a> Experiment<'a> {
         let body = html! {
             div.body id=(r.id()) {
                 p.facts { (r.plan.asks) (self.places()) @if !folded { " " (runs) } }
-                (body(material, r, self.far))
+                (body(material, r, self.far, &material.predicted))
             }
         };
         html! {
@@ -90,18 +90,24 @@ impl<'a> Experiment<'a> {
     }
 }
 
-fn body(material: &Material<'_>, r: &Result, far: Option<&Result>) -> Markup {
+/// What was measured, and what is `predicted`.
+fn body(
+    material: &Material<'_>,
+    r: &Result,
+    far: Option<&Result>,
+    predicted: &[Predictions],
+) -> Markup {
     let looks = figures::looks(r);
     let said = said(material, r, far);
     html! {
         (legend(r, &looks))
         div.row { (figures::all(r, &looks)) @if let Some(said) = said { (said) } }
         (more(r, &looks))
-        @if r.cores != Cores::Far { (predicted::sections(&material.predicted, r, &looks)) }
+        (predicted::sections(predicted, r, &looks))
         @if let Some(far) = far {
             details.more {
                 summary { "With cores far apart: " (crate::units::runs(far.measured)) }
-                div.body.far id=(far.id()) { (body(material, far, None)) }
+                div.body.far id=(far.id()) { (body(material, far, None, &[])) }
             }
         }
     }

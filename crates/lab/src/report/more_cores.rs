@@ -1,10 +1,6 @@
 //! Who is predicted to be fastest where there are more cores, in a sentence for each machine.
 
-use super::{
-    analysis::{Cores, Result},
-    material::Material,
-    svg::number,
-};
+use super::{analysis::Result, material::Material, svg::number};
 use crate::predict::{Figure, Place, Predictions};
 
 /// The plan that tells.
@@ -15,7 +11,7 @@ const ASKED: usize = 16;
 /// The sentences.
 pub(super) fn lines(material: &Material<'_>) -> Vec<String> {
     let mut results = material.results.iter();
-    let Some(r) = results.find(|r| r.plan.name == PLAN && r.cores != Cores::Far) else {
+    let Some(r) = results.find(|r| r.plan.name == PLAN) else {
         return Vec::new();
     };
     let one = |p: &Predictions| line(p, p.figure(PLAN)?, r);

@@ -170,7 +170,7 @@ fn range(low: f64, high: f64) -> String {
 mod tests {
     use crate::{
         predict::{Machine, Predictions, SCHEMA},
-        record::{Stored, tests::build},
+        record::{Outcome, Row, Stored, tests::build},
         report::{render_with, tests::example},
     };
     use serde_json::json;
@@ -252,6 +252,27 @@ mod tests {
             );
             assert_eq!(said.contains("Not borne out"), !caveats.is_empty());
         }
+    }
+
+    /// Once, beside the runs with near cores; and beside those with far ones where there are no others.
+    #[test]
+    fn predictions_are_drawn_however_far_the_cores_were() {
+        let mut stored = throughput();
+        let told = |stored: &Stored| {
+            let drawn = render_with(stored, vec![predictions(&[])]);
+            let first_page = drawn.answer.matches("Predicted for").count();
+            (drawn.html.matches("Predicted: ").count(), first_page)
+        };
+        let far = |row: &mut Row| {
+            if let Outcome::Measured(m) = &mut row.outcome {
+                m.raw.core_round_trip_ns = Some(300.0);
+            }
+        };
+        let half = stored.rows.len() / 2;
+        stored.rows[..half].iter_mut().for_each(far);
+        assert_eq!(told(&stored), (1, 1));
+        stored.rows.iter_mut().for_each(far);
+        assert_eq!(told(&stored), (1, 1));
     }
 
     /// What was held against runs is told by load, and nothing where there was none.
