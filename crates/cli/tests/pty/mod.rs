@@ -11,7 +11,7 @@ use rustix::{
 };
 use std::{
     fs::File,
-    io::Read,
+    io::{Read, Write as _},
     path::Path,
     process::{Child, Command, ExitStatus, Stdio},
     sync::{Arc, Mutex},
@@ -29,6 +29,9 @@ const LOOK: Duration = Duration::from_millis(30);
 const ENTER: &str = "\x1b[?1049h";
 /// Leaves the alternate screen.
 const LEAVE: &str = "\x1b[?1049l";
+
+/// What the test writes when the program has ended.
+const END: &str = "\x1b]the end\x07";
 
 /// The program on a pseudo-terminal of its own.
 pub struct Session {
@@ -129,13 +132,13 @@ impl Session {
             assert!(patience.lasts(), "it does not end:\n{}", shown());
             thread::sleep(LOOK);
         };
-        // The reader may be behind, on a busy machine by long: the terminal is given back last but
-        // for what is printed afterwards.
+        // The reader may be behind, on a busy machine by long. A terminal keeps the order: what was
+        // written before this has been read when this is.
+        self.slave.write_all(END.as_bytes()).unwrap();
         let mut behind = Patience::new(LONG);
-        while !self.text().contains(LEAVE) && behind.lasts() {
+        while !self.text().contains(END) && behind.lasts() {
             thread::sleep(LOOK);
         }
-        thread::sleep(Duration::from_millis(200));
         let after = tcgetattr(&self.slave).unwrap();
         let modes = |t: &Termios| {
             (
@@ -151,6 +154,7 @@ impl Session {
             "the terminal is not as it was"
         );
         let text = self.text();
+        let text = text.strip_suffix(END).unwrap_or(&text);
         let left = text.rsplit_once(LEAVE);
         let (view, rest) = left.unwrap_or_else(|| panic!("the screen was not left: {text:?}"));
         assert!(view.contains(ENTER));
