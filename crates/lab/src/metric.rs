@@ -8,8 +8,8 @@ use std::{fmt, str::FromStr};
 pub enum Metric {
     /// Payload per second.
     Goodput,
-    /// What that would be if the time of the ideal peer, which a network's other end spends elsewhere,
-    /// were the stack's.
+    /// Payload per second, had the stack also the processor time that the ideal peer took: in a network
+    /// another machine spends that.
     GoodputOwn,
     /// Payload per second of processor time of the whole machine.
     GoodputPerCpu,

@@ -53,11 +53,7 @@ fn a_busy_machine_is_noticed() {
         connections: 6,
         threads: 1,
     };
-    let slot = Slot {
-        warm_up: Duration::from_millis(100),
-        longest_warm_up: Duration::from_millis(100),
-        measure: Duration::from_millis(600),
-    };
+    let slot = Slot::new(Duration::from_millis(100), Duration::from_millis(600));
     let _noise = Noise::make();
     let mut backend = perimeter_measure::backends::backend_for(&settings, &configuration);
     let (sample, _) =

@@ -31,6 +31,14 @@ fn lab(arguments: &[&str], directory: &Path) -> assert_cmd::assert::Assert {
         .assert()
 }
 
+/// Predicts the small plan for a machine, and puts that into `to`.
+fn predict(machine: &str, cores: &str, to: &str, directory: &Path) -> assert_cmd::assert::Assert {
+    fs::write(directory.join("small.toml"), PLAN).unwrap();
+    let words =
+        format!("predict small.toml --machine {machine} --cores {cores} --quick --json {to}");
+    lab(&words.split(' ').collect::<Vec<_>>(), directory)
+}
+
 fn read(file: &Path) -> Value {
     serde_json::from_str(&fs::read_to_string(file).unwrap()).unwrap()
 }
@@ -40,27 +48,16 @@ fn read(file: &Path) -> Value {
 #[test]
 fn a_plan_is_predicted_and_drawn() {
     let t = tempfile::tempdir().unwrap();
-    fs::write(t.path().join("small.toml"), PLAN).unwrap();
-    let predict = |to: &str| {
-        let arguments = [
-            "predict",
-            "small.toml",
-            "--machine",
-            "opteron-275",
-            "--cores",
-            "1,4",
-            "--quick",
-            "--json",
-            to,
-        ];
+    let predicted = |to: &str| {
         // 1: nothing was measured on that machine to validate with.
-        let output = lab(&arguments, t.path()).code(1).get_output().clone();
+        let said = predict("opteron-275", "1,4", to, t.path()).code(1);
+        let output = said.get_output().clone();
         (
             String::from_utf8(output.stdout).unwrap(),
             read(&t.path().join(to)),
         )
     };
-    let ((text, one), (again, two)) = (predict("one.json"), predict("two.json"));
+    let ((text, one), (again, two)) = (predicted("one.json"), predicted("two.json"));
     assert_eq!((&text, &one["figures"]), (&again, &two["figures"]));
     assert!(text.contains("A small plan"), "{text}");
     let figure = &one["figures"][0];
@@ -108,20 +105,8 @@ fn a_table_is_fitted_and_used() {
     lab(&fit, t.path()).success();
     let fitted = Machine::find(t.path().join("fitted.toml").to_str().unwrap()).unwrap();
     assert_eq!(fitted.runs.len(), machine.runs.len());
-    fs::write(t.path().join("small.toml"), PLAN).unwrap();
     let goodput = |table: &str| {
-        let arguments = [
-            "predict",
-            "small.toml",
-            "--machine",
-            table,
-            "--cores",
-            "1",
-            "--quick",
-            "--json",
-            "-",
-        ];
-        let output = lab(&arguments, t.path()).get_output().clone();
+        let output = predict(table, "1", "-", t.path()).get_output().clone();
         let whole: Value = serde_json::from_slice(&output.stdout).unwrap();
         whole["figures"][0]["places"][0]["value"]["median"]
             .as_f64()

@@ -351,11 +351,7 @@ impl Plan {
         let time = self.time(mode);
         settings.seconds = time.seconds.mul_f64(series.times);
         let warm_up = (settings.seconds / 6).clamp(WARM_UP.0, WARM_UP.1);
-        let slot = Slot {
-            warm_up: time.warm_up.unwrap_or(warm_up),
-            longest_warm_up: time.warm_up.unwrap_or(warm_up),
-            measure: settings.seconds,
-        };
+        let slot = Slot::new(time.warm_up.unwrap_or(warm_up), settings.seconds);
         Ok(Cell {
             series: index,
             x,

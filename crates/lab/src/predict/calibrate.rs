@@ -188,12 +188,7 @@ fn measure(point: &Point, time: Time) -> Result<Vec<Run>, Error> {
     // none: it is made again, but not for ever.
     while clean < time.repeats && tries < 3 * time.repeats {
         tries += 1;
-        let slot = Slot {
-            warm_up: time.warm_up,
-            longest_warm_up: time.warm_up,
-            measure: time.measure,
-        }
-        .until_grown();
+        let slot = Slot::new(time.warm_up, time.measure).until_grown();
         let mut backend = Perimeter::default();
         let run = session::once(
             &mut backend,

@@ -423,16 +423,20 @@ fn published(plan: &Plan, figure: &Figure, cores: usize, ghz: Option<f64>) -> Ve
 
 fn claims(plan: &Plan, figure: &Figure, cores: usize) -> Vec<Judged> {
     let claims = plan.published.iter().flat_map(|e| &e.claims);
-    let of = |series: &str, x: u64, metric: Metric, of: fn(&Place) -> &[Measured]| {
-        let runs = of(at(plan, figure, series, x, cores)?).iter();
+    let values = |series: &str, x: u64, metric: Metric, runs: fn(&Place) -> &[Measured]| {
+        let runs = runs(at(plan, figure, series, x, cores)?).iter();
         let value = |(i, m): (u32, &Measured)| Some((i, metric.of(m)?));
         Some((0..).zip(runs).filter_map(value).collect())
     };
     let mut out = Vec::new();
     for claim in claims {
         let (metrics, xs) = (claim.metrics(plan.metric), plan.values(Mode::Normal));
-        let looks = claim.pairs(metrics, xs, |series, x, m| of(series, x, m, |p| &p.looks));
-        let varied = claim.pairs(metrics, xs, |series, x, m| of(series, x, m, |p| &p.varied));
+        let looks = claim.pairs(metrics, xs, |series, x, m| {
+            values(series, x, m, |p| &p.looks)
+        });
+        let varied = claim.pairs(metrics, xs, |series, x, m| {
+            values(series, x, m, |p| &p.varied)
+        });
         for Pairs { x, values } in looks {
             let varied = varied.iter().find(|v| v.x == x);
             if let Some(ratio) = ratio(&values, varied.map_or(&[][..], |v| &v.values)) {

@@ -176,9 +176,10 @@ pub(super) fn judge(claim: &'static Claim, plan: &Plan, curves: &[Curve], cores:
         false => most,
     };
     let of = |metrics: (Metric, Metric), finding: &dyn Fn(&Comparison) -> Finding| {
-        let values = |series: &str, x, m| Some(find(series)?.at(x)?.values(in_ratios(m, &all)));
+        let values = |series: &str, x, m| Some(find(series)?.at(x)?.values(m));
+        let compared = (in_ratios(metrics.0, &all), in_ratios(metrics.1, &all));
         let xs: Vec<u64> = a.points.iter().map(|p| p.x).collect();
-        let pairs = claim.pairs(metrics, &xs, values);
+        let pairs = claim.pairs(compared, &xs, values);
         evidence(pairs, (a, b), metrics.0, finding)
     };
     let evidence = of(metrics, &|here| match needed > cores {

@@ -108,11 +108,7 @@ fn split(share: Duration, asked: Duration) -> Slot {
     let measure = share
         .saturating_sub(warm_up)
         .clamp(SHORTEST.min(asked), asked);
-    Slot {
-        warm_up,
-        longest_warm_up: warm_up,
-        measure,
-    }
+    Slot::new(warm_up, measure)
 }
 
 #[cfg(test)]

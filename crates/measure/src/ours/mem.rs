@@ -325,9 +325,8 @@ mod tests {
             let mut run = session("up".parse().unwrap(), &settings, &configuration, None).unwrap();
             assert!(!run.has_grown().unwrap(), "nothing was sent");
             let slot = Slot {
-                warm_up: Duration::from_micros(100),
                 longest_warm_up: Duration::from_secs(60),
-                measure: Duration::ZERO,
+                ..Slot::new(Duration::from_micros(100), Duration::ZERO)
             };
             assert!(warm_up(&mut run, slot).unwrap());
             let moved = run.moved().0;
