@@ -14,7 +14,7 @@ use crate::{
     metric::Metric,
     organizations::Organization,
     plan::{Cell, Mode, Plan},
-    published::{Claim, Experiment, Pairs, Relation},
+    published::{Experiment, Pairs, Relation},
     record::Measured,
     stats::{Spread, median},
     workload::{Device, Latency},
@@ -24,6 +24,9 @@ use serde::{Deserialize, Serialize};
 
 /// How far from 1 a ratio may be that counts as none.
 const EQUAL: f64 = 0.1;
+
+/// How far from 1 a ratio may be because of the seeds.
+const SEEDS: f64 = 0.01;
 
 /// The unit of what processors counted.
 const CYCLES: &str = "cycles/KB";
@@ -92,8 +95,12 @@ pub enum Finding {
     Holds,
     /// The opposite does, however they are varied.
     TurnedRound,
-    /// Neither.
-    NoDifference,
+    /// A difference is claimed, and there is none of a tenth, however they are varied.
+    Alike,
+    /// With some costs it holds, with others it does not. In files from before there was
+    /// [`Finding::Alike`] both were called no difference.
+    #[serde(alias = "no-difference")]
+    NotDecided,
 }
 
 impl Finding {
@@ -102,7 +109,8 @@ impl Finding {
         match self {
             Finding::Holds => "predicted: holds",
             Finding::TurnedRound => "predicted: opposite",
-            Finding::NoDifference => "predicted: no difference",
+            Finding::Alike => "predicted: no difference",
+            Finding::NotDecided => "predicted: not decided",
         }
     }
 }
@@ -446,7 +454,7 @@ fn claims(plan: &Plan, figure: &Figure, cores: usize) -> Vec<Judged> {
                     published: claim.range(),
                     x,
                     ratio,
-                    finding: finding(claim, ratio),
+                    finding: finding(claim.relation, ratio),
                 });
             }
         }
@@ -470,20 +478,21 @@ fn ratio(looks: &[(f64, f64)], varied: &[(f64, f64)]) -> Option<(f64, f64, f64)>
     Some((middle, spread.min, spread.max))
 }
 
-fn finding(claim: &Claim, (_, low, high): (f64, f64, f64)) -> Finding {
-    let equal = (1.0 - EQUAL, 1.0 + EQUAL);
-    let (holds, turned) = match claim.relation {
-        Relation::Greater => (low > 1.0, high < 1.0),
-        Relation::Less => (high < 1.0, low > 1.0),
-        Relation::Equal => (
-            low >= equal.0 && high <= equal.1,
-            low > equal.1 || high < equal.0,
-        ),
+fn finding(relation: Relation, (middle, low, high): (f64, f64, f64)) -> Finding {
+    let within = low >= 1.0 - EQUAL && high <= 1.0 + EQUAL;
+    let apart = (middle - 1.0).abs() > SEEDS;
+    let (more, less) = (apart && low > 1.0, apart && high < 1.0);
+    let equal_turned = low > 1.0 + EQUAL || high < 1.0 - EQUAL;
+    let (holds, turned) = match relation {
+        Relation::Greater => (more, less),
+        Relation::Less => (less, more),
+        Relation::Equal => (within, equal_turned),
     };
     match (holds, turned) {
         (true, _) => Finding::Holds,
         (_, true) => Finding::TurnedRound,
-        _ => Finding::NoDifference,
+        _ if within => Finding::Alike,
+        _ => Finding::NotDecided,
     }
 }
 
@@ -498,5 +507,36 @@ mod tests {
         assert_eq!(ratio(&looks, &varied), Some((3.0, 1.5, 4.5)));
         assert_eq!(ratio(&looks, &[]), Some((3.0, 3.0, 3.0)));
         assert_eq!(ratio(&[(1.0, 0.0)], &varied), None);
+    }
+
+    #[test]
+    fn a_claim_is_decided_where_no_variation_says_otherwise() {
+        let (more, less, equal) = (Relation::Greater, Relation::Less, Relation::Equal);
+        for (relation, ratio, expected) in [
+            (more, (1.4, 1.02, 2.3), Finding::Holds),
+            (more, (1.4, 0.98, 2.3), Finding::NotDecided),
+            (more, (0.7, 0.6, 0.9), Finding::TurnedRound),
+            (less, (0.7, 0.6, 0.9), Finding::Holds),
+            (less, (1.4, 1.02, 2.3), Finding::TurnedRound),
+            // A difference is claimed where there is none.
+            (more, (1.02, 0.95, 1.08), Finding::Alike),
+            (less, (0.97, 0.96, 1.07), Finding::Alike),
+            // On one side of 1, but no farther from it than seeds bring it.
+            (more, (0.995, 0.77, 0.999), Finding::NotDecided),
+            (more, (1.005, 1.001, 1.008), Finding::Alike),
+            (equal, (1.0, 0.91, 1.09), Finding::Holds),
+            (equal, (1.11, 1.08, 1.25), Finding::NotDecided),
+            (equal, (1.4, 1.2, 1.5), Finding::TurnedRound),
+        ] {
+            assert_eq!(finding(relation, ratio), expected, "{relation:?} {ratio:?}");
+        }
+    }
+
+    #[test]
+    fn files_from_before_there_were_two_words_are_read() {
+        let read = |word: &str| serde_json::from_str::<Finding>(word).unwrap();
+        assert_eq!(read("\"no-difference\""), Finding::NotDecided);
+        assert_eq!(read("\"not-decided\""), Finding::NotDecided);
+        assert_eq!(read("\"alike\""), Finding::Alike);
     }
 }

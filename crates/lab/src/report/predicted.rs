@@ -144,7 +144,8 @@ fn claims(figure: &predict::Figure) -> Markup {
     let pill = |f: Finding| match f {
         Finding::Holds => "pill good",
         Finding::TurnedRound => "pill turned",
-        Finding::NoDifference => "pill none",
+        Finding::Alike => "pill none",
+        Finding::NotDecided => "pill not",
     };
     html! {
         @if !figure.claims.is_empty() {

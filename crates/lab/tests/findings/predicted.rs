@@ -129,7 +129,7 @@ fn what_is_predicted_for_the_study_is_the_recorded_prediction() {
     let (hold, turned, open) = (
         all(Finding::Holds),
         all(Finding::TurnedRound),
-        all(Finding::NoDifference),
+        all(Finding::NotDecided),
     );
     let line = format!(
         "Of {} claims, {hold} hold wherever the study makes them, {turned} are turned round, {} \

@@ -133,7 +133,7 @@ pub struct Predicted {
 impl Predicted {
     /// Of a claim: what is found at how many of the loads that it is made for, and the ratios.
     fn of(&self, plan: &str, claim: &str) -> String {
-        use predict::Finding::{Holds, NoDifference, TurnedRound};
+        use predict::Finding::{Alike, Holds, NotDecided, TurnedRound};
         let machine = match plan.starts_with("pef-") {
             true => &self.t1,
             false => &self.opteron,
@@ -147,7 +147,8 @@ impl Predicted {
         let words = [
             (Holds, "holds"),
             (TurnedRound, "turned round"),
-            (NoDifference, "not decided"),
+            (Alike, "no difference"),
+            (NotDecided, "not decided"),
         ];
         let parts = words.iter().filter_map(|(finding, word)| {
             match judged.iter().filter(|c| c.finding == *finding).count() {
