@@ -96,7 +96,8 @@ impl Cell {
             Some(_) => cache::first_guess(&self.configuration),
             None => session::first_guess(&self.configuration),
         };
-        self.slot.warm_up + self.slot.measure + set_up
+        let (connections, grown) = (self.configuration.connections, self.settings.grown());
+        self.slot.likely_warm_up(connections, grown) + self.slot.measure + set_up
     }
 
     /// What runs it.
