@@ -89,9 +89,9 @@ pub fn whole(v: f64) -> String {
     }
 }
 
-/// All of them: of the recording of every plan, of the one of the cache model, of the one on
-/// another machine, and of an older one that has all peers.
-pub fn sentences([every, model, xeon, old]: [&[Result]; 4]) -> Vec<String> {
+/// All of them: of the recording of every plan, of a later one, of the one of the cache model, of the
+/// one on another machine, and of an older one that has all peers.
+pub fn sentences([every, later, model, xeon, old]: [&[Result]; 5]) -> Vec<String> {
     let runs = |all, far| Runs { all, far };
     let (near, far) = (runs(every, false), runs(every, true));
     let mut list = Vec::new();
@@ -101,6 +101,7 @@ pub fn sentences([every, model, xeon, old]: [&[Result]; 4]) -> Vec<String> {
     list.extend(groups(near));
     list.extend(interrupts(near));
     list.extend(hand_overs(near));
+    list.extend(light_messages_and_latency(runs(later, false)));
     list.extend(conditions(near));
     list.extend(earlier_studies(near));
     list.extend(buffers_and_frames(near));
@@ -327,6 +328,32 @@ fn hand_overs(near: Runs<'_>) -> Vec<String> {
         ),
         format!("{a:.1}, {b:.1} and {c:.0} times at 6, 192 and 16,384"),
         format!("{low:.0} to {high:.0} times ConnP-L's"),
+    ]
+}
+
+/// Of plans that have these series since: messages that leave the scheduler out, and what lists take
+/// of a round trip.
+fn light_messages_and_latency(near: Runs<'_>) -> Vec<String> {
+    let sent = |label: &str| {
+        let of = |label, x| near.metric("scheduler", label, x, Metric::Goodput);
+        [6, 192, 16_384]
+            .map(|x| format!("{:.2}", of(label, x) / of("ConnP-T(4)", x)))
+            .join(", ")
+    };
+    let trip = |label| near.metric("pef-latency", label, 8, Metric::Latency);
+    vec![
+        format!(
+            "what spins sends {} times as much there, and {} times where application and protocol share a thread",
+            sent("ConnP-T(4), light messages"),
+            sent("ConnP-T(4), light messages, folded"),
+        ),
+        format!(
+            "a round trip of 8 octets takes {:.1} µs with lists, {:.1} without, {:.1} under `squeue` and {:.1} under the paper's baseline",
+            trip("PEF"),
+            trip("PEF without running lists"),
+            trip("FireEngine"),
+            trip("FireEngine before PEF"),
+        ),
     ]
 }
 
