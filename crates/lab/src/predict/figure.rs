@@ -14,7 +14,7 @@ use crate::{
     metric::Metric,
     organizations::Organization,
     plan::{Cell, Mode, Plan},
-    published::{Experiment, Pairs, Relation},
+    published::{EQUAL, Experiment, Pairs, Relation},
     record::Measured,
     stats::{Spread, median},
     workload::{Device, Latency},
@@ -22,10 +22,7 @@ use crate::{
 use perimeter_sync::Touched;
 use serde::{Deserialize, Serialize};
 
-/// How far from 1 a ratio may be that counts as none.
-const EQUAL: f64 = 0.1;
-
-/// How far from 1 a ratio may be because of the seeds.
+/// How far from 1 seeds alone may bring a predicted ratio.
 const SEEDS: f64 = 0.01;
 
 /// The unit of what processors counted.
@@ -95,10 +92,10 @@ pub enum Finding {
     Holds,
     /// The opposite does, however they are varied.
     TurnedRound,
-    /// A difference is claimed, and there is none of a tenth, however they are varied.
+    /// A difference is claimed, and what is predicted is less than a tenth, however they are varied.
     Alike,
-    /// With some costs it holds, with others it does not. In files from before there was
-    /// [`Finding::Alike`] both were called no difference.
+    /// It holds with some costs and not with others. Files from before [`Finding::Alike`] existed
+    /// call both "no-difference".
     #[serde(alias = "no-difference")]
     NotDecided,
 }
@@ -482,11 +479,11 @@ fn finding(relation: Relation, (middle, low, high): (f64, f64, f64)) -> Finding 
     let within = low >= 1.0 - EQUAL && high <= 1.0 + EQUAL;
     let apart = (middle - 1.0).abs() > SEEDS;
     let (more, less) = (apart && low > 1.0, apart && high < 1.0);
-    let equal_turned = low > 1.0 + EQUAL || high < 1.0 - EQUAL;
+    let beyond = low > 1.0 + EQUAL || high < 1.0 - EQUAL;
     let (holds, turned) = match relation {
         Relation::Greater => (more, less),
         Relation::Less => (less, more),
-        Relation::Equal => (within, equal_turned),
+        Relation::Equal => (within, beyond),
     };
     match (holds, turned) {
         (true, _) => Finding::Holds,

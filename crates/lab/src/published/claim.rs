@@ -84,6 +84,9 @@ fn each(a: &Values, b: &Values, one: impl Fn(f64, f64) -> f64) -> Values {
     a.iter().filter_map(both).collect()
 }
 
+/// How far from 1 a ratio may be that counts as none.
+pub const EQUAL: f64 = 0.1;
+
 /// What a paper says of one side against another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]

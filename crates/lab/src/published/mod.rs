@@ -2,7 +2,7 @@
 
 mod claim;
 
-pub use claim::{Claim, Other, Pairs, Relation, Side, Values};
+pub use claim::{Claim, EQUAL, Other, Pairs, Relation, Side, Values};
 
 use serde::Deserialize;
 use std::sync::LazyLock;

@@ -10,7 +10,7 @@ use super::curve::{Curve, Point, in_ratios};
 use crate::{
     metric::Metric,
     plan::{Mode, Plan},
-    published::{Claim, Pairs, Relation},
+    published::{Claim, EQUAL, Pairs, Relation},
     stats::{Comparison, Interval, Verdict, compare},
 };
 
@@ -90,9 +90,6 @@ pub struct Judged {
     /// What it comes to in processor time, where only that can be judged here.
     pub cost: Option<Cost>,
 }
-
-/// How far from 1 a ratio may be that counts as none.
-const EQUAL: f64 = 0.1;
 
 /// Processor time for each byte, a's to b's, that follows from a claim about their throughputs.
 ///

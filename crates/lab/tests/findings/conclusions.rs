@@ -336,14 +336,15 @@ fn hand_overs(near: Runs<'_>) -> Vec<String> {
 fn light_messages_and_latency(near: Runs<'_>) -> Vec<String> {
     let sent = |label: &str| {
         let of = |label, x| near.metric("scheduler", label, x, Metric::Goodput);
-        [6, 192, 16_384]
-            .map(|x| format!("{:.2}", of(label, x) / of("ConnP-T(4)", x)))
-            .join(", ")
+        let [a, b, c] = [6, 192, 16_384].map(|x| of(label, x) / of("ConnP-T(4)", x));
+        format!("{a:.2}, {b:.2} and {c:.2}")
     };
+    let without = near.ratio("pef-latency", "PEF without running lists", "PEF", 8);
+    let interval = without.interval.unwrap();
     let trip = |label| near.metric("pef-latency", label, 8, Metric::Latency);
     vec![
         format!(
-            "what spins sends {} times as much there, and {} times where application and protocol share a thread",
+            "`connp-t:4:wait=spin` sends {} times what `connp-t:4` does at 6, 192 and 16,384, and {} times with `fold`, where application and protocol share a thread",
             sent("ConnP-T(4), light messages"),
             sent("ConnP-T(4), light messages, folded"),
         ),
@@ -353,6 +354,10 @@ fn light_messages_and_latency(near: Runs<'_>) -> Vec<String> {
             trip("PEF without running lists"),
             trip("FireEngine"),
             trip("FireEngine before PEF"),
+        ),
+        format!(
+            "pass by pass {:.2} times as long without lists ({:.2} to {:.2})",
+            without.ratio, interval.low, interval.high
         ),
     ]
 }

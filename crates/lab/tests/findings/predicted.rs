@@ -126,16 +126,21 @@ fn what_is_predicted_for_the_study_is_the_recorded_prediction() {
     let figures = recorded.figures.iter().filter(|f| f.plan != "ports");
     let claims = by_name(figures);
     let all = |finding| throughout(&claims, finding);
-    let (hold, turned, open) = (
+    let (hold, turned, alike, open) = (
         all(Finding::Holds),
         all(Finding::TurnedRound),
+        all(Finding::Alike),
         all(Finding::NotDecided),
     );
+    let alike_too = match alike {
+        0 => String::new(),
+        n => format!("{n} make no difference, "),
+    };
     let line = format!(
         "Of {} claims, {hold} hold wherever the study makes them, {turned} are turned round, {} \
-         hold or are turned round at some loads only, and {open} are not decided",
+         hold or are turned round at some loads only, {alike_too}and {open} are not decided",
         claims.len(),
-        claims.len() - hold - turned - open
+        claims.len() - hold - turned - alike - open
     );
     assert!(text.contains(&line), "not in FINDINGS.md: {line}");
     let line = format!(
