@@ -76,12 +76,13 @@ impl Check {
     }
 }
 
-/// Looks at everything. Takes some tens of milliseconds, makes interfaces in namespaces of its own
+/// Looks at everything. Takes most of a second, makes interfaces in namespaces of its own
 /// and leaves nothing behind.
 pub fn examine() -> Vec<Check> {
     vec![
         cores(),
         apart(),
+        steady(),
         governor(),
         memory(),
         descriptors(),
@@ -134,17 +135,30 @@ fn apart() -> Check {
     }
 }
 
+/// What needs cores that are always as fast.
+const REPEATS: &str = "figures that repeat";
+
+fn steady() -> Check {
+    match host::steady::sign(&host::steady::looks()) {
+        None => Check::ok("steadiness", REPEATS, "one thread is always as fast"),
+        Some(sign) => Check::ok("steadiness", REPEATS, sign).but(
+            State::Limited,
+            "end what else runs; on a virtual machine others share its cores, and only a quieter \
+             host or more repetitions (--repeat, lab run --more) help",
+        ),
+    }
+}
+
 fn governor() -> Check {
-    const FOR: &str = "figures that repeat";
     const PATH: &str = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor";
     match fs::read_to_string(PATH) {
         Err(_) => Check::ok(
             "governor",
-            FOR,
+            REPEATS,
             "none: the clock is not this system's to set",
         ),
-        Ok(text) if text.trim() == "performance" => Check::ok("governor", FOR, "performance"),
-        Ok(text) => Check::ok("governor", FOR, text.trim())
+        Ok(text) if text.trim() == "performance" => Check::ok("governor", REPEATS, "performance"),
+        Ok(text) => Check::ok("governor", REPEATS, text.trim())
             .but(State::Limited, "cpupower frequency-set -g performance"),
     }
 }

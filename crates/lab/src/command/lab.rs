@@ -19,7 +19,9 @@ use perimeter_lab::{
     trace,
 };
 use perimeter_measure::{
-    Error, linux,
+    Error,
+    host::steady,
+    linux,
     text::{did_you_mean, wrapped},
     units,
     workload::Configuration,
@@ -193,6 +195,10 @@ fn run(args: &LabRun) -> Result<u8, Error> {
     // While this is the only thread. Without success the backends fall back and say so.
     linux::gain_namespaces();
     announce(&request, folder.path(), &present);
+    if let Some(sign) = steady::sign(&steady::looks()) {
+        let line = format!("{sign} (others share its cores): single runs will differ as much");
+        let _ = writeln!(io::stderr(), "{line}");
+    }
     let stop = stop_by_signal()?;
     let bar = progress::bar();
     let mut bar = Bar { bar, stop };

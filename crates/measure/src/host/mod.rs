@@ -2,6 +2,7 @@
 
 pub mod apart;
 pub mod disturb;
+pub mod steady;
 
 use serde::{Deserialize, Serialize};
 use std::{fs, num::NonZeroU64};
