@@ -301,7 +301,7 @@ fn stored() -> Stored {
 
 /// What was predicted for the study's machine.
 fn predicted() -> Predictions {
-    let file = "../../docs/runs/2026-11-29-2core-vm/predicted-opteron-275.json";
+    let file = "../../docs/runs/2026-11-30-2core-vm/predicted-opteron-275.json";
     Predictions::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap()
 }
 
