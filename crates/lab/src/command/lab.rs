@@ -196,7 +196,8 @@ fn run(args: &LabRun) -> Result<u8, Error> {
     linux::gain_namespaces();
     announce(&request, folder.path(), &present);
     if let Some(sign) = steady::sign(&steady::looks()) {
-        let line = format!("{sign} (others share its cores): single runs will differ as much");
+        let line =
+            format!("{sign}: something shares its core, and single runs will differ as much");
         let _ = writeln!(io::stderr(), "{line}");
     }
     let stop = stop_by_signal()?;
