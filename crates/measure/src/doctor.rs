@@ -139,7 +139,7 @@ fn apart() -> Check {
 const REPEATS: &str = "figures that repeat";
 
 fn steady() -> Check {
-    match host::steady::sign(&host::steady::looks()) {
+    match host::steady::sign() {
         None => Check::ok("steadiness", REPEATS, "one thread is always as fast"),
         Some(sign) => Check::ok("steadiness", REPEATS, sign).but(
             State::Limited,
