@@ -105,9 +105,7 @@ fn run(bench: &Bench, started: Instant) -> Result<u8, Error> {
     }
     let in_namespace = |o: &Organization| match o {
         Organization::Linux { .. } => true,
-        Organization::Ours(_) | Organization::Other(_) | Organization::Null => {
-            settings.device.is_to_kernel()
-        }
+        _ => settings.device.is_to_kernel(),
     };
     if settings.connect.is_none() && settings.organizations.iter().any(in_namespace) {
         // While this is the only thread. Without success the backend falls back and says so.

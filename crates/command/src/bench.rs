@@ -24,7 +24,7 @@ pub const HELP: &str = "Examples:
   perimeter bench --exchange 64 --conns 1,192
   perimeter bench --reconnect --exchange 64:512 --conns 1,192
   perimeter bench --device tap --org up,connp-l:128 --conns 192 --direction receive
-  perimeter bench --device xdp --org null,up,connp-l:128,linux --conns 6 --direction receive
+  perimeter bench --device xdp --org null:tcp,up,connp-l:128,linux --conns 6 --direction receive
   perimeter bench --device pair --org up,connp-l:128,linux --conns 6,192
   perimeter bench --ipv6 --org up,linux --conns 6
   perimeter bench --udp --device tap --org up,connp-l:128,linux --direction receive
@@ -48,7 +48,10 @@ remarked on. In a valid row application, stack, peer, spinning and idle time mak
 time of the threads within 5 %; a row marked INVALID should not be quoted. On TAP and linux the \
 kernel does the peer's work inside the calls under test: compare CPU time, which is the whole \
 machine's. least/med (--wide) is the least-served connection's bytes over the median \
-connection's. The row `null` has no stack at all: the floor of the rows over the memory NIC.
+connection's. The rows `null` and `null:tcp` have no stack at all: `null` is the floor of the rows \
+over the memory NIC, and over a device of the host sends to nobody, or receives from who only \
+sends; in `null:tcp` the kernel's TCP is at the other end, of a loop that counts and acknowledges, \
+so that it shows what the device and the kernel leave to a stack.
 
 --live looks at the runs four times a second, less often where a look takes longer than 1 in 200 \
 of that time; each look is a column of the curves. Contended is the share of acquisitions whose \
@@ -67,7 +70,7 @@ pub struct Bench {
     /// Organizations to compare, `all` for every one of ours, `linux` for the host's own sockets
     /// (with segmentation offloads unless --offload is off; `linux:offload` always has them,
     /// `linux:offload=off` never),
-    /// `null` for the benchmark without a stack, `smoltcp`, `gvisor` (needs Go) and `lwip` (needs cc and an installed lwIP) for other stacks,
+    /// `null` and `null:tcp` for the benchmark without a stack, `smoltcp`, `gvisor` (needs Go) and `lwip` (needs cc and an installed lwIP) for other stacks,
     /// `peers` for linux and those
     /// [default: up,connp-l:128, and linux with segmentation offloads and without]
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = Entry::from_str)]

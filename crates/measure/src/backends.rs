@@ -39,6 +39,7 @@ pub fn parse(text: &str) -> Result<Organization, String> {
             offload: None,
         }),
         "null" => Ok(Organization::Null),
+        "null:tcp" => Ok(Organization::NullTcp),
         other => other.parse().map(Organization::Ours).map_err(|e| match e {
             SpecError::Unknown { name, .. } => unknown(&name),
             e => e.to_string(),
@@ -53,7 +54,7 @@ fn unknown(name: &str) -> String {
     let known = ours
         .chain(HOST)
         .chain(OTHERS.map(|s| s.name))
-        .chain(["null"]);
+        .chain(["null", "null:tcp"]);
     if ["all", "peers"].contains(&name) {
         return format!("`{name}` stands for several organizations; name one here");
     }
@@ -63,7 +64,7 @@ fn unknown(name: &str) -> String {
     }
     format!(
         "unknown organization `{name}`; `perimeter orgs` lists ours; besides there are {}, {}, \
-         null (no stack), all (of ours) and peers (the others)",
+         null and null:tcp (no stack), all (of ours) and peers (the others)",
         HOST.join(", "),
         OTHERS.map(|s| s.name).join(", ")
     )
@@ -96,6 +97,7 @@ pub fn backend_for(settings: &Settings, configuration: &Configuration) -> Box<dy
         Organization::Ours(_) => Box::new(ours::Perimeter::default()),
         Organization::Other(stack) => peers::backend(stack),
         Organization::Null => Box::new(ours::Floor),
+        Organization::NullTcp => Box::new(ours::RawLoop),
     }
 }
 
@@ -114,6 +116,7 @@ mod tests {
             "linux:offload=off",
             "linux:pinned",
             "null",
+            "null:tcp",
             "smoltcp",
         ] {
             assert_eq!(parse(name).unwrap().to_string(), name);

@@ -60,8 +60,11 @@ pub enum Organization {
     Ours(OrgSpec),
     /// Another stack.
     Other(&'static OtherStack),
-    /// No stack: the floor of rows that send over the memory NIC.
+    /// No stack: the floor of rows that send over the memory NIC, and what a device of the host
+    /// carries to nobody.
     Null,
+    /// No stack either, but the least that the host's TCP at the other end of a device needs.
+    NullTcp,
 }
 
 impl Organization {
@@ -103,12 +106,17 @@ impl Organization {
         matches!(self, Organization::Ours(_) | Organization::Other(_))
     }
 
+    /// Whether it is no stack at all.
+    pub fn is_null(&self) -> bool {
+        matches!(self, Organization::Null | Organization::NullTcp)
+    }
+
     /// Whether it always has exactly one thread, whatever was asked for.
     pub fn single_threaded(&self) -> bool {
         match self {
             Organization::Ours(spec) => spec.single_threaded(),
             Organization::Other(stack) => stack.single_threaded,
-            Organization::Null => true,
+            Organization::Null | Organization::NullTcp => true,
             Organization::Linux { .. } => false,
         }
     }
@@ -127,6 +135,7 @@ impl fmt::Display for Organization {
             Organization::Ours(spec) => f.pad(&spec.to_string()),
             Organization::Other(stack) => f.pad(stack.name),
             Organization::Null => f.pad("null"),
+            Organization::NullTcp => f.pad("null:tcp"),
         }
     }
 }

@@ -18,6 +18,7 @@ mod mem;
 pub(crate) mod network;
 mod pair;
 mod raw;
+mod raw_tcp;
 mod times;
 #[cfg(feature = "virtual")]
 pub mod virtual_cores;
@@ -31,6 +32,7 @@ use end::spec;
 pub use floor::Floor;
 pub use listening::Listening;
 use perimeter::{Lending, Native};
+pub use raw_tcp::RawLoop;
 use std::time::Instant;
 
 /// The backend of our organizations.
@@ -252,6 +254,42 @@ mod tests {
                 let what = format!("{device} {direction} {offload}: {sample:?}");
                 assert!(sample.goodput > 1e6 && sample.segments > 0.0, "{what}");
             }
+        }
+    }
+
+    /// And with the kernel's TCP at the other end, which tells what it was sent wrong.
+    #[test]
+    fn devices_of_the_host_have_a_raw_loop_with_tcp() {
+        let ways = [Direction::Send, Direction::Receive];
+        let offloads = [Offload::Off, Offload::Device];
+        let devices = [Device::Tap, Device::Tun, Device::Packet, Device::Xdp];
+        let all = devices.into_iter().flat_map(|d| ways.map(|way| (d, way)));
+        for ((device, direction), offload) in all.flat_map(|run| offloads.map(|o| (run, o))) {
+            let settings = Settings {
+                organizations: vec![Organization::NullTcp],
+                connections: vec![3],
+                device,
+                direction,
+                offload,
+                ..Settings::default()
+            };
+            settings.check().unwrap();
+            let configuration = &crate::bench::grid::grid(&settings)[0];
+            if let Err(e) = RawLoop.check(&settings, std::slice::from_ref(configuration)) {
+                eprintln!("skipped: {e}");
+                continue;
+            }
+            let moved = |s: &Sample| {
+                let verified = s.verified_bytes > 0 || direction == Direction::Receive;
+                s.goodput > 1e6 && s.connection_min > 0 && verified
+            };
+            let sample = Sample::once_seen(moved, |time| {
+                let mut session = RawLoop.prepare(&settings, configuration, None).unwrap();
+                session.warm_up(Duration::from_millis(20)).unwrap();
+                session.measure(time).unwrap()
+            });
+            let what = format!("{device} {direction} {offload}: {sample:?}");
+            assert!(moved(&sample) && sample.valid, "{what}");
         }
     }
 

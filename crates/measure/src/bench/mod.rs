@@ -59,7 +59,7 @@ pub fn bench(
         .filter(|(_, samples)| !samples.is_empty())
         .map(|((c, b), samples)| {
             let mut traits = b.traits(settings, c);
-            if c.threads < settings.threads && c.organization != Organization::Null {
+            if c.threads < settings.threads && !c.organization.is_null() {
                 traits.notes.push(format!(
                     "{} is one thread; --threads applies to the other rows",
                     c.organization

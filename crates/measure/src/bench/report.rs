@@ -343,7 +343,7 @@ pub fn row(settings: &Settings, c: &Configuration, traits: &Traits, samples: &[S
 fn is_ranked(settings: &Settings, organization: &Organization) -> bool {
     match organization {
         Organization::Ours(_) => true,
-        Organization::Null => false,
+        Organization::Null | Organization::NullTcp => false,
         Organization::Linux { .. } | Organization::Other(_) => {
             settings.connect.is_some() || settings.device != Device::Mem
         }

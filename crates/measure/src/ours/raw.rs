@@ -12,7 +12,8 @@ use crate::{
     linux::veth::{far_address, near_address},
     session::{Session, Window},
     workload::{
-        Configuration, Direction, Sample, Settings, Times, sample::disturbances, settings::SEGMENT,
+        Configuration, Device, Direction, Sample, Settings, Times, sample::disturbances,
+        settings::SEGMENT,
     },
 };
 use perimeter::{
@@ -56,14 +57,10 @@ pub(super) fn prepare(
         return Err(Error::Run("no device".into()));
     };
     let device = Opened::new(device);
-    let far = far_name(kind, 0);
-    let mac = interfaces.namespace.within(|| match device.is.medium {
-        link::Medium::Ethernet => interface::mac(&far).context("reading an address"),
-        link::Medium::Ip => Ok(link::MacAddr::default()),
-    })?;
+    let mac = station(&interfaces, kind, device.is.medium)?;
     let sender = match settings.direction {
         Direction::Receive => Some(interfaces.namespace.within(|| {
-            let config = PacketConfig::new(&far).with_large(large);
+            let config = PacketConfig::new(&far_name(kind, 0)).with_large(large);
             let packet = Packet::open(&config).map_err(|e| Error::Unavailable(e.to_string()))?;
             Ok(Opened::new(Box::new(packet)))
         })?),
@@ -91,6 +88,18 @@ pub(super) fn prepare(
         threads: configuration.threads,
         _interfaces: interfaces,
     }))
+}
+
+/// The station of the kernel's end of the first NIC.
+pub(super) fn station(
+    interfaces: &Interfaces,
+    kind: Device,
+    medium: link::Medium,
+) -> Result<link::MacAddr, Error> {
+    interfaces.namespace.within(|| match medium {
+        link::Medium::Ethernet => interface::mac(&far_name(kind, 0)).context("reading an address"),
+        link::Medium::Ip => Ok(link::MacAddr::default()),
+    })
 }
 
 /// A device that was taken apart.

@@ -2,7 +2,10 @@
 
 use super::Exchange;
 use crate::{Error, organizations::Organization, units};
-use perimeter::{LockPolicy, Offload, link::named::HostDevice};
+use perimeter::{
+    LockPolicy, Offload,
+    link::{named::HostDevice, raw::MOST_FLOWS},
+};
 use serde::{Deserialize, Serialize};
 use std::{
     fmt,
@@ -407,8 +410,8 @@ impl Settings {
         let has = |what: fn(&Organization) -> bool| self.organizations.iter().any(what);
         let wrong = if has(|o| matches!(o, Organization::Other(_))) {
             "other stacks are set up for IPv4; list ours and linux"
-        } else if has(|o| *o == Organization::Null) {
-            "the row null is of IPv4; list others"
+        } else if has(Organization::is_null) {
+            "the rows null and null:tcp are of IPv4; list others"
         } else if self.connect.is_some() {
             "--connect goes over IPv4"
         } else if self.mtu < LEAST {
@@ -432,8 +435,8 @@ impl Settings {
         let has = |what: fn(&Organization) -> bool| self.organizations.iter().any(what);
         let wrong = if !(8..=most).contains(&size) {
             &format!("a datagram has from 8 to {most} bytes at this --mtu")
-        } else if has(|o| matches!(o, Organization::Other(_) | Organization::Null)) {
-            "other stacks and the row null have TCP only; list ours and linux"
+        } else if has(|o| matches!(o, Organization::Other(_)) || o.is_null()) {
+            "other stacks and the rows null and null:tcp have TCP only; list ours and linux"
         } else if self.exchange.is_some() || self.reconnect || self.connect.is_some() {
             "datagrams go one way or both, not with --exchange, --reconnect or --connect"
         } else if self.inbound == Inbound::Affine {
@@ -473,24 +476,37 @@ impl Settings {
         Err(Error::Input(format!("--connect: {wrong}")))
     }
 
-    /// The null stack can only send a stream over the memory NIC, and send or receive one over a
+    /// Without a stack there are only streams one way: over the memory NIC sent ones, and over a
     /// device of the host.
+    ///
+    /// # Errors
+    /// [`Error::Input`] with one line.
     fn check_floor(&self) -> Result<(), Error> {
+        let one_way = self.direction != Direction::Both
+            && self.exchange.is_none()
+            && !self.reconnect
+            && self.connect.is_none();
+        let to_kernel = self.device.is_to_kernel();
         let carries = match self.device {
             Device::Mem => self.direction == Direction::Send,
             // To TUN nobody could send but a stack: packet sockets need Ethernet.
             Device::Tun => self.direction == Direction::Send,
-            other => other.is_to_kernel() && self.direction != Direction::Both,
+            _ => to_kernel,
         };
-        let can = carries && self.exchange.is_none() && !self.reconnect && self.connect.is_none();
-        match self.organizations.contains(&Organization::Null) && !can {
-            true => Err(Error::Input(
-                "null only sends a stream over --device mem, or carries one over tap, tun, packet \
-                 or xdp; list others"
-                    .into(),
-            )),
-            false => Ok(()),
-        }
+        let has = |o| self.organizations.contains(&o);
+        let few = self.connections.iter().all(|n| *n as usize <= MOST_FLOWS);
+        let wrong = if has(Organization::Null) && !(one_way && carries) {
+            "null only sends a stream over --device mem, or carries one over tap, tun, packet or \
+             xdp; list others"
+        } else if has(Organization::NullTcp) && !(one_way && to_kernel) {
+            "null:tcp only sends or receives streams over --device tap, tun, packet or xdp; list \
+             others"
+        } else if has(Organization::NullTcp) && !few {
+            &format!("null:tcp has at most {MOST_FLOWS} connections")
+        } else {
+            return Ok(());
+        };
+        Err(Error::Input(wrong.into()))
     }
 
     fn check_reconnect(&self) -> Result<(), Error> {
@@ -645,7 +661,7 @@ mod tests {
     #[test]
     fn defaults_are_good_and_damage_is_seen() {
         Settings::default().check().unwrap();
-        let damages: [fn(&mut Settings); 27] = [
+        let damages: [fn(&mut Settings); 29] = [
             |s| s.organizations.clear(),
             |s| s.organizations.push(s.organizations[0].clone()),
             |s| s.connections = vec![6, 6],
@@ -668,6 +684,11 @@ mod tests {
             |s| (s.udp, s.family) = (Some(1453), Family::Ipv6),
             |s| (s.udp, s.inbound) = (Some(64), Inbound::Affine),
             |s| (s.udp, s.organizations[2]) = (Some(64), Organization::Null),
+            |s| s.organizations[2] = Organization::NullTcp,
+            |s| {
+                (s.device, s.direction) = (Device::Tap, Direction::Both);
+                s.organizations[2] = Organization::NullTcp;
+            },
             |s| s.exchange = Some("64".parse().unwrap()),
             |s| (s.interrupt_delay, s.device) = (Duration::from_micros(50), Device::Tap),
             |s| s.hand_on = true,

@@ -2,7 +2,12 @@
 //!
 //! Frames of TCP go out as fast as the device takes them, or are taken in and counted as they come.
 //! Nobody is at the other end but whoever drops or makes them, so this is a bound for every stack
-//! on that device.
+//! on that device. Where the host's TCP is there, it works within the same calls, and that is not
+//! in this bound: [`RawTcp`] has it.
+
+mod tcp;
+
+pub use tcp::{MOST_FLOWS, RawEnd, RawTcp};
 
 use core::net::{IpAddr, Ipv4Addr};
 use perimeter_base::desc::Offload;
