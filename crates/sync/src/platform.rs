@@ -146,6 +146,20 @@ pub trait Platform: Clone + Send + Sync + sealed::Sealed + 'static {
         body: Box<dyn FnOnce() + Send + 'static>,
     ) -> Self::Thread;
 
+    /// As [`Platform::spawn_at`], for who can do without the thread.
+    ///
+    /// # Errors
+    /// The host refuses it: `body` is dropped, and was not run.
+    fn try_spawn_at(
+        &self,
+        priority: Priority,
+        name: &str,
+        core: Option<usize>,
+        body: Box<dyn FnOnce() + Send + 'static>,
+    ) -> std::io::Result<Self::Thread> {
+        Ok(self.spawn_at(priority, name, core, body))
+    }
+
     /// Keeps the calling thread's lane from being given to others when it ends, until
     /// [`Platform::release_lane`] has been called as often as this.
     fn keep_lane(&self) {}

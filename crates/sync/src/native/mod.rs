@@ -180,6 +180,17 @@ impl Platform for Native {
         body: Box<dyn FnOnce() + Send + 'static>,
     ) -> NativeThread {
         NativeThread::spawn(priority, name, core, body)
+            .unwrap_or_else(|e| panic!("can't start thread `{name}`: {e}"))
+    }
+
+    fn try_spawn_at(
+        &self,
+        priority: Priority,
+        name: &str,
+        core: Option<usize>,
+        body: Box<dyn FnOnce() + Send + 'static>,
+    ) -> std::io::Result<NativeThread> {
+        NativeThread::spawn(priority, name, core, body)
     }
 
     fn keep_lane(&self) {

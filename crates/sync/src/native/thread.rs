@@ -16,23 +16,20 @@ impl NativeThread {
         name: &str,
         core: Option<usize>,
         body: Box<dyn FnOnce() + Send + 'static>,
-    ) -> NativeThread {
+    ) -> std::io::Result<NativeThread> {
         // A NUL can't be in a thread's name; the kernel keeps 15 bytes of the rest.
         let name: String = name.chars().filter(|&c| c != '\0').collect();
-        let handle = std::thread::Builder::new()
-            .name(name.clone())
-            .spawn(move || {
-                if let Some(core) = core {
-                    pin(core);
-                }
-                if priority > Priority::ORDINARY {
-                    // A wish: a refusal is no error.
-                    turnstile::schedule(0, libc::SCHED_FIFO, i32::from(priority.level()));
-                }
-                body();
-            })
-            .unwrap_or_else(|e| panic!("can't start thread `{name}`: {e}"));
-        NativeThread(handle)
+        let handle = std::thread::Builder::new().name(name).spawn(move || {
+            if let Some(core) = core {
+                pin(core);
+            }
+            if priority > Priority::ORDINARY {
+                // A wish: a refusal is no error.
+                turnstile::schedule(0, libc::SCHED_FIFO, i32::from(priority.level()));
+            }
+            body();
+        })?;
+        Ok(NativeThread(handle))
     }
 }
 

@@ -341,6 +341,10 @@ pub struct VirtualConfig {
     /// to them next, as under the 4BSD scheduler. Without it each stays on one core of the
     /// simulation's choice. For [`Schedule::Time`].
     pub one_run_queue: bool,
+    /// How many threads there may be at a time for
+    /// [`Platform::try_spawn_at`](crate::Platform::try_spawn_at), which is refused beyond, as a
+    /// host refuses threads; who must have one gets it all the same.
+    pub most_threads: usize,
     /// A bug for tests to find: nobody lends a priority.
     #[doc(hidden)]
     pub planted_no_lending: bool,
@@ -362,6 +366,7 @@ impl Default for VirtualConfig {
             lock_policy: LockPolicy::Modern,
             priorities: false,
             one_run_queue: false,
+            most_threads: usize::MAX,
             planted_no_lending: false,
         }
     }
@@ -382,6 +387,7 @@ perimeter_base::setters! {
         with_lock_policy(lock_policy: LockPolicy),
         with_priorities(priorities: bool),
         with_one_run_queue(one_run_queue: bool),
+        with_most_threads(most_threads: usize),
     }
 }
 

@@ -343,6 +343,20 @@ impl Platform for Virtual {
         )
     }
 
+    fn try_spawn_at(
+        &self,
+        priority: Priority,
+        name: &str,
+        core: Option<usize>,
+        body: Box<dyn FnOnce() + Send + 'static>,
+    ) -> std::io::Result<VirtualThread> {
+        let full = |st: &mut state::State| st.live >= st.cfg.most_threads;
+        if self.shared.with(full) {
+            return Err(std::io::ErrorKind::WouldBlock.into());
+        }
+        Ok(self.spawn_at(priority, name, core, body))
+    }
+
     fn lending(&self) -> Lending {
         self.shared.with(|st| match st.cfg.lock_policy {
             LockPolicy::Modern => Lending::None,

@@ -579,3 +579,30 @@ fn simulations_nest_and_run_in_parallel() {
     let (nested, _) = Virtual::run(random(9), move |_| hash(3)).unwrap();
     assert_eq!(nested, alone[3]);
 }
+
+#[test]
+fn threads_are_refused_to_who_can_do_without() {
+    let cfg = VirtualConfig::default().with_most_threads(2);
+    let run = Virtual::run(cfg, |p| {
+        let (go, ran) = (Arc::new(p.event()), Arc::new(AtomicU32::new(0)));
+        let body = |wait: bool| -> Box<dyn FnOnce() + Send> {
+            let (go, ran) = (go.clone(), ran.clone());
+            Box::new(move || {
+                if wait {
+                    go.wait(Time::NEVER);
+                }
+                ran.fetch_add(1, Ordering::Relaxed);
+            })
+        };
+        let start = |body| p.try_spawn_at(Priority::ORDINARY, "one", None, body);
+        let first = start(body(true)).unwrap();
+        assert!(start(body(false)).is_err());
+        // Who must have one gets it.
+        p.spawn("another", None, body(false)).join().unwrap();
+        go.set();
+        first.join().unwrap();
+        start(body(false)).unwrap().join().unwrap();
+        assert_eq!(ran.load(Ordering::Relaxed), 3);
+    });
+    assert_eq!(run.unwrap().1.threads, 4);
+}
