@@ -13,7 +13,8 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// Those that have threads of their own kinds; `cargo xtask sanitize --org …` for others.
 const ORGS: &str = "up:shared,connp-l:8,msgp,msgp:netisr,squeue,squeue:2,streams,pef:vertical,\
-                    pef:horizontal,pef:vertical:events=fine,connp-t:2,connp-t:per-connection=5";
+                    pef:horizontal,pef:vertical:events=fine,connp-t:2,connp-t:per-connection=5,\
+                    connp-t:per-connection=5:made";
 
 /// What to look for.
 #[derive(Copy, Clone, clap::ValueEnum)]

@@ -1,6 +1,7 @@
 //! One organization on one platform with its devices: what a stack is, behind its facade.
 
 use crate::Org;
+use crate::made::Made;
 use crate::mailbox::Mailbox;
 use crate::protocol::Protocol;
 use crate::spec::OrgSpec;
@@ -72,6 +73,8 @@ pub struct Instance<O: Org> {
     chores: Lk<O::K, Time>,
     /// The same, to look at without the lock.
     chores_at: AtomicU64,
+    /// Protocol threads made while it runs.
+    pub(crate) made: Made<Pf<O>>,
     /// What other threads ask of a stack of one thread.
     pub(crate) mailbox: Mailbox<Pf<O>, Instance<O>>,
     /// Who waits outside, in a poll of the host's: in stacks of one thread.
@@ -133,6 +136,7 @@ impl<O: Org> Instance<O> {
             gate: spec.single_threaded().then(|| OwnerGate::new(p.clone())),
             chores: lock::<O::K, _>(&p, LockClass::Control, Time::ZERO),
             chores_at: AtomicU64::new(0),
+            made: Made::new(&p, org.workers(), org.most_workers()),
             mailbox: Mailbox::new(&p),
             sleepers,
             keepers: Keepers::new(&p),

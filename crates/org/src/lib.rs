@@ -14,6 +14,7 @@ pub mod engine;
 mod error;
 mod flows;
 pub mod instance;
+mod made;
 mod mailbox;
 pub mod open;
 #[macro_use]
@@ -43,6 +44,7 @@ organizations! {
 pub use arrivals::Arrivals;
 pub use departures::Departures;
 pub use engine::{Engine, Running, Stats, Undelivered};
+pub use made::{MakeThread, Making};
 pub use open::{Inbound, Options, Visit, open_as, open_with};
 #[cfg(not(test))]
 pub use organizations::open;
@@ -296,6 +298,26 @@ pub trait Org: Send + Sync + Sized + 'static {
         0
     }
 
+    /// How many there may be with those that it has made while the stack runs
+    /// ([`Org::may_make`]), which have the numbers from [`Org::workers`] on.
+    fn most_workers(&self) -> usize {
+        self.workers()
+    }
+
+    /// How a protocol thread is made beside those that are there from the beginning. Told once,
+    /// before any of those begins. Such a thread ends when it [leaves](Org::leaves), and may then
+    /// be made again; the stack joins all of them.
+    fn may_make(&self, make: MakeThread) {
+        let _ = make;
+    }
+
+    /// Protocol thread `worker` has found nothing to do: whether it ends. Only of one that was made
+    /// while the stack runs, and that says so to whoever may have to make the next.
+    fn leaves(&self, worker: usize, cx: &mut Ctx<Self::K>) -> bool {
+        let _ = (worker, cx);
+        false
+    }
+
     /// The core that protocol thread `worker` is bound to; `None`: none.
     fn worker_core(&self, worker: usize) -> Option<usize> {
         Some(worker)
@@ -322,7 +344,7 @@ pub trait Org: Send + Sync + Sized + 'static {
     }
 
     /// Protocol thread `worker` has ended, with the stack or by a panic: nobody may wait for it
-    /// any more.
+    /// any more. Not told of one that [leaves](Org::leaves).
     fn retire(&self, worker: usize) {
         let _ = worker;
     }

@@ -3,11 +3,12 @@
 
 use crate::Org;
 use crate::instance::Instance;
+use crate::made::Making;
 use core::time::Duration;
 use perimeter_base::Time;
 use perimeter_stack::Sleeper;
 use perimeter_sync::{Event, Platform, Priority, Thread, Work};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Who takes packets from the devices.
 ///
@@ -81,11 +82,9 @@ pub(crate) fn start<O: Org>(instance: &Arc<Instance<O>>, inbound: Inbound) -> Jo
         return Vec::new();
     }
     let p = instance.sh.p.clone();
-    let [device, protocol] = match instance.sh.config.preemptive {
-        true => [DEVICE, PROTOCOL],
-        false => [Priority::ORDINARY; 2],
-    };
+    let [device, protocol] = priorities(instance);
     let mut joins: Joins = Vec::new();
+    offer(instance);
     for worker in 0..instance.org.workers() {
         let i = instance.clone();
         let body = Box::new(move || guarded(&i, |i| work(i, worker)));
@@ -116,7 +115,49 @@ pub(crate) fn start<O: Org>(instance: &Arc<Instance<O>>, inbound: Inbound) -> Jo
             spawn("service".to_string(), None, instance.queues(), true);
         }
     }
+    // Last: the others may have had some made until they ended.
+    let i = instance.clone();
+    joins.push(Box::new(move || {
+        i.made.join();
+        Ok(())
+    }));
     joins
+}
+
+/// Tells the organization how to have protocol threads made. What it keeps of the instance does not
+/// keep that alive.
+fn offer<O: Org>(instance: &Arc<Instance<O>>) {
+    let weak = Arc::downgrade(instance);
+    instance.org.may_make(Box::new(move |worker| {
+        let instance = Weak::upgrade(&weak);
+        instance.map_or(Making::Over, |i| make(&i, worker))
+    }));
+}
+
+/// Makes protocol thread `worker` while the stack runs.
+fn make<O: Org>(instance: &Arc<Instance<O>>, worker: usize) -> Making {
+    let over = || instance.stopping();
+    instance.made.make(worker, over, |follows| {
+        let i = instance.clone();
+        let body = Box::new(move || {
+            if follows {
+                i.made.await_the_one_before(worker);
+            }
+            guarded(&i, |i| work(i, worker));
+        });
+        let [_, protocol] = priorities(instance);
+        let core = instance.org.worker_core(worker);
+        let name = format!("protocol-{worker}");
+        instance.sh.p.try_spawn_at(protocol, &name, core, body)
+    })
+}
+
+/// Those of threads that serve devices, and of threads that run the protocol.
+fn priorities<O: Org>(instance: &Instance<O>) -> [Priority; 2] {
+    match instance.sh.config.preemptive {
+        true => [DEVICE, PROTOCOL],
+        false => [Priority::ORDINARY; 2],
+    }
 }
 
 /// Fails the stack if the thread that it belongs to panics, and says so to nobody else: the
@@ -187,12 +228,21 @@ impl<O: Org> Drop for Leaving<'_, O> {
 }
 
 /// The life of a protocol thread. It sleeps until something is handed to it, timers of its own are
-/// due, or the stack ends: whoever ends it says so first, and then wakes it.
+/// due, or the stack ends: whoever ends it says so first, and then wakes it. One that was made
+/// while the stack runs may end before.
 fn work<O: Org>(i: &Instance<O>, worker: usize) {
-    let _leaving = Leaving(i, worker);
+    let leaving = Leaving(i, worker);
     while !i.stopping() {
         i.sh.p.charge(Work::Poll, 1);
-        let n = i.with(|i, cx| i.org.work(worker, cx));
+        let (n, leaves) = i.with(|i, cx| {
+            let n = i.org.work(worker, cx);
+            (n, n == 0 && i.org.leaves(worker, cx))
+        });
+        if leaves {
+            // No end of the stack, and nothing to be told of.
+            core::mem::forget(leaving);
+            return;
+        }
         if n == 0 {
             i.sh.asleep(Sleeper::Server, || i.org.park(worker, Time::NEVER));
         }

@@ -49,6 +49,9 @@ pub enum Bug {
     TaskAnnouncedLate,
     /// Readiness is stored in a socket's word without taking who waits in the same step.
     TaskWordStored,
+    /// A thread that ends with its connection looks for messages first, and says that it ends
+    /// afterwards.
+    ThreadEndsUnlooked,
 }
 
 #[cfg(feature = "testing")]

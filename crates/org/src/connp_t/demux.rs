@@ -16,17 +16,21 @@ pub(crate) struct Demux<P: Platform> {
     moved: Box<[P::Lock<HashMap<FlowKey, usize>>]>,
     /// Connections of each thread, and those on their way to it.
     load: Box<[AtomicU32]>,
+    /// The first thread that connections are picked for; those below have none.
+    first: usize,
     /// Where the search for a thread without connection begins.
     next: AtomicUsize,
 }
 
 impl<P: Platform> Demux<P> {
-    pub(crate) fn new(p: &P, threads: usize) -> Demux<P> {
+    /// For so many threads, of which those from `first` on take connections.
+    pub(crate) fn new(p: &P, threads: usize, first: usize) -> Demux<P> {
         Demux {
             moved: (0..PARTS)
                 .map(|_| p.lock(LockClass::ConnHashtable, HashMap::new()))
                 .collect(),
             load: (0..threads).map(|_| AtomicU32::new(0)).collect(),
+            first,
             next: AtomicUsize::new(0),
         }
     }
@@ -65,7 +69,7 @@ impl<P: Platform> Demux<P> {
     /// A thread for a new connection, with a place on it kept: `home` if it has none, else
     /// another that has none, else `home` all the same.
     pub(crate) fn pick(&self, home: usize) -> usize {
-        let n = self.load.len();
+        let n = self.load.len() - self.first;
         let free = |t: &usize| {
             let load = &self.load[*t];
             load.load(Ordering::Relaxed) == 0
@@ -74,10 +78,10 @@ impl<P: Platform> Demux<P> {
                     .is_ok()
         };
         let start = self.next.load(Ordering::Relaxed);
-        let others = (0..n).map(|i| (start + i) % n);
+        let others = (0..n).map(|i| self.first + (start + i) % n);
         match core::iter::once(home).chain(others).find(free) {
             Some(t) => {
-                self.next.store(t + 1, Ordering::Relaxed);
+                self.next.store(t + 1 - self.first, Ordering::Relaxed);
                 t
             }
             None => {
@@ -120,7 +124,7 @@ mod tests {
 
     #[test]
     fn each_connection_has_a_thread_until_there_are_too_many() {
-        let d = Demux::new(&Native::new(), 5);
+        let d = Demux::new(&Native::new(), 5, 0);
         let mut all: Vec<_> = (0..5).map(|_| d.pick(3)).collect();
         assert_eq!(all[0], 3);
         all.sort_unstable();
@@ -132,8 +136,20 @@ mod tests {
     }
 
     #[test]
+    fn some_threads_take_no_connections() {
+        let d = Demux::new(&Native::new(), 5, 2);
+        let mut all: Vec<_> = (0..3).map(|_| d.pick(3)).collect();
+        assert_eq!(all[0], 3);
+        all.sort_unstable();
+        assert_eq!(all, [2, 3, 4]);
+        assert_eq!(d.pick(4), 4);
+        d.left(2);
+        assert_eq!(d.pick(4), 2);
+    }
+
+    #[test]
     fn a_flow_belongs_to_one_thread_until_that_lets_it_go() {
-        let d = Demux::new(&Native::new(), 5);
+        let d = Demux::new(&Native::new(), 5, 0);
         assert_eq!(d.route(&key(1), 2, |t| t), 2);
         assert!(d.claim(key(1), 4));
         assert!(!d.claim(key(1), 3));

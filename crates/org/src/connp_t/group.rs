@@ -2,12 +2,12 @@
 
 use super::cell::Keep;
 use super::inbox::{ALONE, Outlet};
-use super::jobs::{Accept, Followed, Strayed};
+use super::jobs::{Accept, Followed, Strayed, TakeOver};
 use super::thread::{At, ConnpT, Gathering, Group, Msg, NOBODY, Next};
 use crate::Kd;
 use perimeter_stack::{Count, Ctx, Seg, Shard, SharedState, SockId};
 use perimeter_sync::{Platform, Work};
-use perimeter_wire::{FlowKey, Seq};
+use perimeter_wire::{FlowKey, Seq, TcpFlags};
 use std::collections::VecDeque;
 
 /// How many messages a thread runs before it rings doorbells and wakes sleepers.
@@ -38,6 +38,11 @@ impl<C: Keep> Group<C> {
         if let Some(i) = self.incomplete.iter().position(|k| k == key) {
             self.incomplete.swap_remove(i);
         }
+    }
+
+    /// Whether there is nothing that its thread would be needed for, beside messages.
+    pub(super) fn is_idle(&self) -> bool {
+        self.shard.is_empty() && self.gathering.is_empty() && self.held.is_empty()
     }
 
     /// Sends timer messages that are due, then runs messages, first in, first out; returns how
@@ -162,6 +167,34 @@ impl<C: Keep> Group<C> {
     /// takes over a connection in TIME-WAIT.
     pub(super) fn segment(
         &mut self,
+        seg: Box<Seg>,
+        iss: Option<Seq>,
+        org: &ConnpT<C>,
+        cx: &mut Ctx<Kd<C::P>>,
+    ) {
+        if iss.is_none() && self.index >= org.permanent && self.would_take_over(&seg) {
+            let to = org.home(seg.hash);
+            let ask = Msg::Job(Box::new(TakeOver::new(seg, self.index)), NOBODY);
+            return self.forward(org, cx.sh, to, ask);
+        }
+        self.arrived(seg, iss, org, cx);
+    }
+
+    /// Whether it is a SYN that takes over a connection of this thread in TIME-WAIT, if somebody
+    /// listens.
+    fn would_take_over(&self, seg: &Seg) -> bool {
+        let hdr = &seg.frame.hdr;
+        hdr.flags.contains(TcpFlags::SYN)
+            && self
+                .shard
+                .lookup(&seg.frame.key)
+                .and_then(|id| self.shard.peek(id))
+                .is_some_and(|c| c.peek().tcb.time_wait_reuse(hdr).is_some())
+    }
+
+    /// As [`Group::segment`], where it is known whether somebody listens for it.
+    pub(super) fn arrived(
+        &mut self,
         mut seg: Box<Seg>,
         mut iss: Option<Seq>,
         org: &ConnpT<C>,
@@ -193,7 +226,7 @@ impl<C: Keep> Group<C> {
             return self.forward(org, cx.sh, to, Msg::Job(strayed, NOBODY));
         }
         if let Some((listener, e)) = self.shard.passive().segment(cx, &seg, iss) {
-            let to = d.pick(me);
+            let to = d.pick(org.preferred(seg.hash));
             if to != me && d.claim(key, to) {
                 let seg = Some(seg);
                 let accept = Box::new(Accept { listener, e, seg });

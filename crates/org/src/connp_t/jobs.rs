@@ -122,7 +122,7 @@ impl<C: Keep> Job<C> for Connect {
         if self.stage == Stage::Hashed
             && let Some(d) = &at.org.demux
         {
-            let to = d.pick(me);
+            let to = d.pick(at.org.preferred(self.flow.hash));
             if at.group.shard.lookup(&key).is_some() || !d.claim(key, to) {
                 d.left(to);
                 self.out = Some(Err(ExistsError));
@@ -154,6 +154,42 @@ impl<C: Keep> Job<C> for Strayed {
     fn run(&mut self, at: &mut At<'_, C>) -> Next {
         if let Some(seg) = self.0.take() {
             at.group.segment(seg, self.1, at.org, &mut at.cx);
+        }
+        Next::Done
+    }
+}
+
+/// `made`: a SYN that takes over a connection in TIME-WAIT if somebody listens, which the place
+/// does not know that has the connection. It asks at the thread that the hash names, and comes back.
+pub(super) struct TakeOver {
+    seg: Option<Box<Seg>>,
+    place: usize,
+    listened: bool,
+}
+
+impl TakeOver {
+    pub(super) fn new(seg: Box<Seg>, place: usize) -> TakeOver {
+        TakeOver {
+            seg: Some(seg),
+            place,
+            listened: false,
+        }
+    }
+}
+
+impl<C: Keep> Job<C> for TakeOver {
+    fn run(&mut self, at: &mut At<'_, C>) -> Next {
+        let Some(seg) = &self.seg else {
+            return Next::Done;
+        };
+        if at.group.index != self.place {
+            self.listened = at.group.shard.passive().listens(seg);
+            return Next::To(self.place);
+        }
+        if let Some(seg) = self.seg.take() {
+            at.group.shard.listened_elsewhere(self.listened);
+            at.group.arrived(seg, None, at.org, &mut at.cx);
+            at.group.shard.listened_elsewhere(false);
         }
         Next::Done
     }
@@ -217,7 +253,7 @@ impl<C: Keep> Job<C> for Wildcard<C::P> {
             at.group.shard.unlisten(&mut at.cx, &self.listener);
         }
         let next = at.group.index + 1;
-        if next < at.org.owners.len() {
+        if next < at.org.permanent {
             Next::To(next)
         } else {
             Next::Done

@@ -7,7 +7,10 @@
 //! **Binding.** A connection belongs to thread `hash mod N` for life, by the symmetric flow
 //! hash. Thread `n` runs on core `n mod cores`. Under `per-connection` the hash names one of 384
 //! threads (`per-connection=K`: of K), and where that one has a connection already, a new one gets
-//! a thread that has none, as long as there are any; then they are shared.
+//! a thread that has none, as long as there are any; then they are shared. With `made` beside it
+//! the hash names a thread of one for each core, which shakes hands, and a place for connections of
+//! 384 (K) likewise; the place's thread is made when a connection comes to it, and ends when it has
+//! none left.
 //!
 //! **Processing.** Every entry to the protocol is a message to that thread, which runs what was
 //! sent to it strictly first in, first out, whoever sent it. A thread's connection table,
@@ -46,6 +49,17 @@
 //! hash's again, TIME-WAIT that a SYN takes over included. A thread without connection sleeps
 //! until it is told something, and is not asked when connections are listed.
 //!
+//! *`made`:* who leaves a message at a place without a thread makes one. A thread that finds neither
+//! connections, in TIME-WAIT or not, nor messages says that nobody is there, looks for messages once
+//! more, and ends; whoever comes at that moment makes the next, which waits for its end before it
+//! begins. So the order of messages is kept, and a message is not forgotten. Listeners, SYN caches
+//! and sockets for datagrams are with the threads that stay: a SYN that finds its flow in TIME-WAIT
+//! goes to ask there whether somebody listens, and comes back. Where the host refuses a thread the
+//! permanent one of the core looks after the place until that has no connection: no packet and no
+//! call is lost, and the next connection there tries again. When the stack has ended no thread is
+//! made, and what is left at a place falls to who waits for it. Counted: `threads_made`,
+//! `threads_ended`, `threads_refused`.
+//!
 //! **Limits.** Without `fold` each call costs two switches of threads. listen adds a wildcard
 //! entry to the table of one thread after another, and closing a listener removes them likewise
 //! and detaches it last: both cost time in proportion to N (`perimeter-bench`, `listen`). A SYN
@@ -63,9 +77,9 @@
 //! for. The threads' SYN caches are one cache divided, with cookies for what finds its share full
 //! (see `connp-l`). `fold` is in force only where it is named, so that it can be measured against
 //! plain `wait=spin`. Rings belong to pairs of thread and thread rather than of cores: a program's
-//! threads may be preempted while they send. Yates et al. create a connection's thread with it;
-//! here all 384 are there from the beginning and listeners are in all their tables, as threads that
-//! come and go would need a second kind of shoot-down. After the threads have ended with the stack,
+//! threads may be preempted while they send. Yates et al. create a connection's thread with it,
+//! as `made` does; without that all 384 are there from the beginning, and listeners are in all their
+//! tables. That the handshake is a permanent thread's, and not the new one's, is our choice. After the threads have ended with the stack,
 //! or one by a panic, whoever waits for an answer runs what they left.
 
 mod answer;
@@ -75,6 +89,8 @@ mod group;
 mod inbox;
 mod jobs;
 mod org;
+mod places;
+mod presence;
 mod spec;
 mod thread;
 
@@ -91,7 +107,7 @@ static FAMILY: Family = Family {
     title: "ConnP-T",
     takes: "it takes a number of threads from 1 to 384, \
          `wait=condvar` or `wait=spin`, and with `wait=spin` also `fold`; or `per-connection`, \
-         also `per-connection=K` for at most K threads, alone",
+         also `per-connection=K` for at most K threads, alone or with `made`",
     variants: &[
         Variant {
             name: "connp-t:N",
@@ -113,9 +129,20 @@ static FAMILY: Family = Family {
             usual: "connp-t:per-connection",
             summary: "a thread for each connection, up to 384; shared beyond",
         },
+        Variant {
+            name: "connp-t:per-connection:made",
+            usual: "connp-t:per-connection:made",
+            summary: "the same; the thread is made when the connection comes, and ends with it",
+        },
     ],
     // Few enough to be shared.
-    tested: &[("connp-t:per-connection", "connp-t:per-connection=5")],
+    tested: &[
+        ("connp-t:per-connection", "connp-t:per-connection=5"),
+        (
+            "connp-t:per-connection:made",
+            "connp-t:per-connection=5:made",
+        ),
+    ],
     recommend: Some("connp-t:N"),
     parse: |parts| Ok(OrgSpec::new(&FAMILY, Spec::parse(parts)?)),
     look: Look {
@@ -126,8 +153,8 @@ static FAMILY: Family = Family {
         },
         marker: Marker::Down,
     },
-    counts: &[],
-    hand_over: &[answer::FILE, inbox::FILE, jobs::FILE],
+    counts: places::COUNTS,
+    hand_over: &[answer::FILE, inbox::FILE, jobs::FILE, presence::FILE],
 };
 
 /// The families of this module.

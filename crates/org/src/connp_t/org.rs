@@ -4,12 +4,14 @@ use super::cell::{Before, Keep};
 use super::demux::Demux;
 use super::inbox::Inbox;
 use super::jobs::{Call, Connect, Do, Phase, Post, Stage, Wildcard};
+use super::places;
+use super::presence::Presence;
 use super::spec::{ConnpT as Spec, ConnpThreads, Waiting};
 use super::thread::{ConnpT, GRACE, Group, Job, Msg, NOBODY, Owner};
 use crate::due::DueLine;
 use crate::outer::Places;
 use crate::spec::OrgSpec;
-use crate::{Binding, Kd, Org};
+use crate::{Binding, Kd, MakeThread, Org};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use perimeter_base::Time;
 use perimeter_stack::ops::{Op, Step};
@@ -19,7 +21,7 @@ use perimeter_sync::{Event, LockClass, LockStats, Owned, PerLane, Platform};
 use perimeter_tcp::Config;
 use perimeter_wire::FlowKey;
 use smallvec::SmallVec;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// `fold`: how many turns a thread works in the protocol's role before it goes on in its own.
 const TURNS: usize = 16;
@@ -137,17 +139,23 @@ impl<C: Keep> Org for ConnpT<C> {
 
     fn new(spec: &OrgSpec, sh: &SharedState<Self::K>) -> Self {
         let spec: Spec = *spec.expect_params();
-        let n = match spec.threads {
-            ConnpThreads::Cores => sh.p.cores(),
-            ConnpThreads::Groups(n) => usize::from(n),
-            ConnpThreads::PerConnection(most) => usize::from(most),
+        let cores = sh.p.cores().max(1);
+        let (permanent, places) = match spec.threads {
+            ConnpThreads::Cores => (cores, 0),
+            ConnpThreads::Groups(n) => (n.into(), 0),
+            ConnpThreads::PerConnection(most) if spec.made => (cores, usize::from(most)),
+            ConnpThreads::PerConnection(most) => (most.into(), 0),
         };
+        let n = permanent + places;
+        // Who takes the connections: the places, where there are any.
+        let first = if places > 0 { permanent } else { 0 };
         let alone = matches!(spec.threads, ConnpThreads::PerConnection(_));
-        let demux = alone.then(|| Arc::new(Demux::new(&sh.p, n)));
+        let demux = alone.then(|| Arc::new(Demux::new(&sh.p, n, first)));
         let owner = |i| {
             let outside = C::outside(i, demux.as_ref());
-            let shard = Shard::with_outside((i as u16, n), sh, outside.clone());
-            let (inbox, outlet) = Inbox::new(&sh.p, spec.wait == Waiting::Spin, alone);
+            let shard = Shard::with_outside((i as u16, permanent), sh, outside.clone());
+            let few = alone && i >= first;
+            let (inbox, outlet) = Inbox::new(&sh.p, spec.wait == Waiting::Spin, few);
             Owner {
                 inbox,
                 group: Owned::new(sh.p.clone(), Group::new(i, shard, outlet)),
@@ -158,13 +166,17 @@ impl<C: Keep> Org for ConnpT<C> {
                 outside,
                 due: DueLine::default(),
                 live: AtomicUsize::new(0),
+                presence: Presence::default(),
+                adopted: AtomicUsize::new(0),
             }
         };
         ConnpT {
             p: sh.p.clone(),
             spec,
-            cores: sh.p.cores().max(1),
+            cores,
             owners: (0..n).map(owner).collect(),
+            permanent,
+            make: OnceLock::new(),
             demux,
             replies: Places::default(),
             stock: PerLane::new(sh.p.clone()),
@@ -247,8 +259,23 @@ impl<C: Keep> Org for ConnpT<C> {
         self.owners.len() as u16
     }
 
+    /// Sockets without a flow, as datagrams have, are with threads that stay.
+    fn home(&self, hash: u32) -> u16 {
+        ConnpT::home(self, hash) as u16
+    }
+
     fn perimeter_of(&self, sh: &SharedState<Self::K>, key: &FlowKey) -> Option<u16> {
         Some(self.index(key, sh.flow_hash(key)) as u16)
+    }
+
+    /// Handshakes are the business of the thread that the hash names, wherever the flow is now.
+    fn perimeter_of_request(
+        &self,
+        sh: &SharedState<Self::K>,
+        key: &FlowKey,
+        _: SockId,
+    ) -> Option<u16> {
+        Some(ConnpT::home(self, sh.flow_hash(key)) as u16)
     }
 
     fn inside<R: Send + 'static>(
@@ -273,6 +300,13 @@ impl<C: Keep> Org for ConnpT<C> {
     fn unlisten(&self, cx: &mut Ctx<Self::K>, l: &Arc<Listener<Self::K>>) {
         let (listener, add) = (l.clone(), false);
         self.ask(Some(cx), 0, Box::new(Wildcard { listener, add }));
+    }
+
+    fn abort_all(&self, cx: &mut Ctx<Self::K>) {
+        // No thread is made for a place that has nothing.
+        for n in (0..self.owners.len()).filter(|n| *n < self.permanent || !self.is_deserted(*n)) {
+            self.inside(cx, n as u16, |sockets, cx| sockets.abort_all(cx));
+        }
     }
 
     /// Threads look after their own timers, while they live; or who plays their role does.
@@ -306,13 +340,8 @@ impl<C: Keep> Org for ConnpT<C> {
     }
 
     fn inspect(&self, now: Time, out: &mut Vec<ConnInfo>) {
-        for (to, owner) in self.owners.iter().enumerate() {
-            // Where nothing waits and nobody is at work, what was last told is so.
-            if self.demux.is_some()
-                && owner.inbox.is_empty()
-                && !owner.group.is_owned()
-                && owner.live.load(Ordering::Acquire) == 0
-            {
+        for to in 0..self.owners.len() {
+            if self.demux.is_some() && self.is_deserted(to) {
                 continue;
             }
             let mut all = core::mem::take(out);
@@ -349,23 +378,43 @@ impl<C: Keep> Org for ConnpT<C> {
     }
 
     fn workers(&self) -> usize {
+        self.permanent
+    }
+
+    fn most_workers(&self) -> usize {
         self.owners.len()
     }
 
+    fn may_make(&self, make: MakeThread) {
+        // Told once.
+        let _ = self.make.set(make);
+    }
+
     fn work(&self, worker: usize, cx: &mut Ctx<Self::K>) -> usize {
-        let owner = &self.owners[worker];
-        let Some(mut group) = owner.group.try_own() else {
-            return 0;
-        };
-        let n = group.turn(self, cx);
-        let _ = owner.publish(&self.p, &group);
-        n
+        let n = self.turn(worker, cx);
+        match self.adopts(worker) {
+            true => n + self.work_for_others(worker, cx),
+            false => n,
+        }
+    }
+
+    fn leaves(&self, worker: usize, cx: &mut Ctx<Self::K>) -> bool {
+        let leaves = worker >= self.permanent && self.leave_place(worker);
+        if leaves {
+            cx.count_own(places::ENDED, 1);
+        }
+        leaves
     }
 
     fn park(&self, worker: usize, deadline: Time) {
         let owner = &self.owners[worker];
         if self.spec.wait == Waiting::Condvar {
-            owner.bell.wait(deadline.min(owner.due()));
+            let mut until = deadline.min(owner.due());
+            if self.adopts(worker) {
+                let others = self.adopted(worker).map(|place| self.owners[place].due());
+                until = others.fold(until, Time::min);
+            }
+            owner.bell.wait(until);
             return;
         }
         if !self.spec.fold && self.look(|| !owner.inbox.is_empty()) {
@@ -404,6 +453,13 @@ impl<C: Keep> Org for ConnpT<C> {
 
     fn retire(&self, worker: usize) {
         self.owners[worker].gone.store(true, Ordering::SeqCst);
+        // Against `tell`, which leaves it a place and then looks whether it has gone.
+        fence(Ordering::SeqCst);
+        if self.adopts(worker) {
+            for place in self.adopted(worker) {
+                self.owners[place].gone.store(true, Ordering::SeqCst);
+            }
+        }
         self.ended.store(true, Ordering::SeqCst);
         // Whoever waits looks for what was left.
         self.replies.each(|r| r.event.set());

@@ -16,6 +16,8 @@ pub struct ConnpT {
     pub wait: Waiting,
     /// A core's application and protocol roles share a thread where they meet.
     pub fold: bool,
+    /// A connection's thread is made when the connection comes, and ends when it has gone.
+    pub made: bool,
 }
 
 /// How many protocol threads `connp-t` has.
@@ -54,6 +56,7 @@ impl ConnpT {
         let ways = [("condvar", Waiting::Condvar), ("spin", Waiting::Spin)];
         let wait = parts.choice("wait", &ways)?.unwrap_or_default();
         let fold = parts.flag("fold");
+        let made = parts.flag("made");
         let alone = matches!(threads, ConnpThreads::PerConnection(_));
         if fold && wait == Waiting::Condvar {
             return Err(parts.refuse("fold"));
@@ -61,10 +64,14 @@ impl ConnpT {
         if alone && wait == Waiting::Spin {
             return Err(parts.refuse("per-connection:wait=spin"));
         }
+        if made && !alone {
+            return Err(parts.refuse("made"));
+        }
         parts.end(ConnpT {
             threads,
             wait,
             fold,
+            made,
         })
     }
 }
@@ -81,7 +88,8 @@ impl fmt::Display for ConnpT {
         if self.wait == Waiting::Spin {
             f.write_str(":wait=spin")?;
         }
-        f.write_str(if self.fold { ":fold" } else { "" })
+        f.write_str(if self.fold { ":fold" } else { "" })?;
+        f.write_str(if self.made { ":made" } else { "" })
     }
 }
 

@@ -3,10 +3,11 @@
 use super::cell::Keep;
 use super::demux::Demux;
 use super::inbox::{Inbox, Letter, Outlet};
+use super::presence::Presence;
 use super::spec::{ConnpT as Spec, Waiting};
-use crate::Kd;
 use crate::due::DueLine;
 use crate::outer::Places;
+use crate::{Kd, MakeThread};
 use core::any::{Any, TypeId};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use perimeter_base::Time;
@@ -14,7 +15,7 @@ use perimeter_stack::{Count, Ctx, Seg, Segs, Shard, SharedState, SockId};
 use perimeter_sync::{Event, Mpsc, Owned, PerLane, Platform, Work};
 use perimeter_wire::FlowKey;
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// `fold`: how late timers are before the protocol thread runs them itself, ns.
 pub(super) const GRACE: u64 = 1_000_000;
@@ -119,6 +120,10 @@ pub(super) struct Owner<C: Keep> {
     pub(super) due: DueLine,
     /// How many connections it has, as of its last turn.
     pub(super) live: AtomicUsize,
+    /// `made`, a place for connections: whether it has a thread.
+    pub(super) presence: Presence,
+    /// `made`, a permanent thread: how many places it looks after whose thread the host refuses.
+    pub(super) adopted: AtomicUsize,
 }
 
 impl<C: Keep> Owner<C> {
@@ -150,6 +155,11 @@ pub(crate) struct ConnpT<C: Keep> {
     pub(super) spec: Spec,
     pub(super) cores: usize,
     pub(super) owners: Box<[Owner<C>]>,
+    /// How many of them have a thread from the beginning to the end. Those behind are `made`'s
+    /// places for connections.
+    pub(super) permanent: usize,
+    /// `made`: how a place gets a thread.
+    pub(super) make: OnceLock<MakeThread>,
     /// `per-connection`: who has moved where.
     pub(super) demux: Option<Arc<Demux<C::P>>>,
     /// By lane.
@@ -164,7 +174,15 @@ pub(crate) struct ConnpT<C: Keep> {
 impl<C: Keep> ConnpT<C> {
     /// The thread that a hash names.
     pub(super) fn home(&self, hash: u32) -> usize {
-        hash as usize % self.owners.len()
+        hash as usize % self.permanent
+    }
+
+    /// `per-connection`: the thread that a new connection gets, if it has none.
+    pub(super) fn preferred(&self, hash: u32) -> usize {
+        match self.owners.len() - self.permanent {
+            0 => self.home(hash),
+            places => self.permanent + hash as usize % places,
+        }
     }
 
     /// The thread that a flow belongs to.
@@ -203,6 +221,9 @@ impl<C: Keep> ConnpT<C> {
             if !owner.asleep.load(Ordering::SeqCst) || owner.group.is_owned() {
                 return;
             }
+        }
+        if to >= self.permanent {
+            return self.tell(to);
         }
         owner.bell.set();
     }

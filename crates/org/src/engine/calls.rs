@@ -619,6 +619,7 @@ fn behind_locks<O: Org>(i: &Instance<O>) -> Stats {
         stats.locks.entry(class.name()).or_default().add(s);
     };
     i.org.lock_stats(&mut add);
+    i.made.lock_stats(&mut add);
     i.sh.lock_stats(&mut add);
     // Who looked held devices meanwhile, and left what was to be rung there to those who serve them.
     i.rouse_for_devices();

@@ -19,6 +19,7 @@ fn organizations() -> Vec<OrgSpec> {
         "connp-t:4:wait=spin",
         "connp-t:4:wait=spin:fold",
         "connp-t:per-connection=4",
+        "connp-t:per-connection=4:made",
     ];
     let others = ["connp-l:8", "up:shared"];
     threads.into_iter().chain(others).map(named).collect()

@@ -25,6 +25,7 @@ mod holding;
 mod hostile;
 mod hostile_peer;
 mod listen_races;
+mod made_threads;
 mod martians;
 mod memory;
 mod msgp_locks;
