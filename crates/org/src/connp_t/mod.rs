@@ -67,7 +67,8 @@
 //! during the removal is taken by threads that still have the entry: its handshake is forgotten
 //! there, or its connection reset when the listener is detached. With rings, first in, first out
 //! holds for each sender, not across them. `per-connection` has the price of its map: a lock, one
-//! of 64, for each packet.
+//! of 64, for each packet. Under `made` the thread that the hash names makes the other, and its
+//! flows wait for that; so does a device where it has a packet for a connection that has just gone.
 //!
 //! **Inferences.** The paper's message queues have no limit; here a full queue drops packets, as
 //! a full interface queue does, and keeps everything else. DragonFly's timers fire on the
@@ -79,8 +80,9 @@
 //! plain `wait=spin`. Rings belong to pairs of thread and thread rather than of cores: a program's
 //! threads may be preempted while they send. Yates et al. create a connection's thread with it,
 //! as `made` does; without that all 384 are there from the beginning, and listeners are in all their
-//! tables. That the handshake is a permanent thread's, and not the new one's, is our choice. After the threads have ended with the stack,
-//! or one by a panic, whoever waits for an answer runs what they left.
+//! tables. That a thread which stays shakes hands, and not the new one, is a choice of ours. After
+//! the threads have ended with the stack, or one by a panic, whoever waits for an answer runs what
+//! they left.
 
 mod answer;
 mod cell;
