@@ -76,7 +76,10 @@ pub struct Config {
     /// are, as Linux does where it merges them (stretch acknowledgments); else every second full
     /// one is, as RFC 5681, section 4.2, has it: a burst's segments are taken by twos, so that three
     /// are acknowledged where one waited already. What a device has merged is taken apart for that,
-    /// and copied unless its memory is shared; `pef` with finer events takes it as it came. Without
+    /// and copied unless its memory is shared; `pef` with finer events takes it as it came. With it,
+    /// too, data that finds half of the receive buffer full, or more, is acknowledged only once the
+    /// application has read, or after half a millisecond, as Linux does where the window would not
+    /// grow: then the peer sees a window that it can send a burst into. Without
     /// [`Config::offload`] each segment counts by itself. Default yes.
     pub stretch_acks: bool,
     /// Time to live, or hop limit, of datagrams. Default 64. Over IPv6 what a router advertises comes

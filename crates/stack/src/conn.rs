@@ -346,7 +346,9 @@ impl<K: Kind> Conn<K> {
         let mss = tcb.adv_mss();
         let txq = sh.ifaces[usize::from(iface)].txq(hash);
         let mut tcb = tcb;
-        tcb.set_large(sh.tx[usize::from(txq)].large.is_some());
+        let large = sh.tx[usize::from(txq)].large.is_some();
+        tcb.set_large(large);
+        tcb.set_ack_on_read(large && sh.config.stretch_acks);
         sh.begin_on_path(&mut tcb, key.remote);
         if device.is_some() {
             tcb.set_guarded(true);

@@ -1,7 +1,7 @@
 //! Several segments planned at once, as one large segment.
 
 use perimeter_base::Time;
-use perimeter_wire::TcpFlags;
+use perimeter_wire::{Ipv6Hdr, MAX_DATAGRAM, MAX_TCP_HEADER, TcpFlags};
 
 use super::output::{Again, New};
 use super::types::{Large, Queued, SegPlan};
@@ -14,8 +14,8 @@ enum Next {
     New(New),
 }
 
-/// Segments between two pushes of a burst, where large segments are planned. Divides 256.
-const PUSH_EVERY: u8 = 32;
+/// The most payload of a large segment, octets, whatever the headers.
+const MOST: u32 = MAX_DATAGRAM - (Ipv6Hdr::LEN + MAX_TCP_HEADER) as u32;
 
 impl Tcb {
     /// As [`Tcb::plan_here`]; and where that is a full segment, new data or sent again, as many of
@@ -135,16 +135,15 @@ impl Tcb {
             octets = octets.min(pushed - flight - 1);
         }
         let since = self.snd_nxt.since(self.push_seq);
-        octets = octets.min((self.max_wnd / 2).saturating_sub(since));
-        let burst = PUSH_EVERY - 1 - self.burst % PUSH_EVERY;
-        (octets / u32::from(self.mss)).min(burst.into())
+        octets = octets.min((self.push_after() - 1).saturating_sub(since));
+        octets / u32::from(self.mss)
     }
 
     /// Counts the `n` segments that [`Tcb::quiet`] has found as sent, right behind another one.
     #[inline(always)]
     fn commit_quiet(&mut self, n: u32, now: Time) {
         let mss = u32::from(self.mss);
-        self.burst = self.burst.wrapping_add(n as u8);
+        self.burst = self.burst.saturating_add(n.min(u32::from(u8::MAX)) as u8);
         match self.has(flag::SAMPLING) {
             true => (0..n).for_each(|_| {
                 self.snd_nxt += mss;
@@ -155,11 +154,17 @@ impl Tcb {
         self.count.data_segs_out = self.count.data_segs_out.wrapping_add(n);
     }
 
-    /// Where large segments are planned: whether the burst has come to a push, and the window is
-    /// twice as large as what lies between two of them.
-    #[cold]
-    pub(super) fn pushes_large(&self) -> bool {
-        let between = u32::from(PUSH_EVERY) * u32::from(self.mss);
-        self.burst.is_multiple_of(PUSH_EVERY) && self.cc.cwnd() >= 2 * between
+    /// After how many octets without a push a segment pushes: half the peer's largest window, or as
+    /// much of that as the largest segments make up, so that the push cuts none of those. At least 1,
+    /// and more than a quarter of the window.
+    #[inline]
+    pub(super) fn push_after(&self) -> u32 {
+        let half = (self.max_wnd / 2).max(1);
+        // Over a loopback one segment may be longer than that.
+        let whole = MOST - MOST % u32::from(self.mss);
+        match half.checked_div(whole) {
+            None | Some(0) => half,
+            Some(n) => n * whole,
+        }
     }
 }

@@ -251,7 +251,8 @@ pub struct Tcb {
     rcv_shift: u8,
     /// Acknowledgments still to be sent without delay.
     quick: u8,
-    /// Segments planned since `plan` last had nothing, modulo 256.
+    /// Segments planned since `plan` last had nothing, modulo 256; where large ones are planned, 255
+    /// stands for as many or more.
     burst: u8,
     /// Duplicate acknowledgments, without SACK: segments that have left the network.
     dupacks: u8,
@@ -286,8 +287,10 @@ pub struct Tcb {
     usage: CwndUsage,
     /// Up to where data was pushed to the peer within a long write.
     push_seq: Seq,
-    /// Large segments are planned: a burst pushes at every 32nd segment, not at every second.
+    /// Large segments are planned: a burst does not push at every second segment.
     large: bool,
+    /// Acknowledgments wait for an application that is behind.
+    ack_on_read: bool,
     prr: Prr,
     rtt: Rtt,
     count: Counters,
@@ -412,6 +415,7 @@ impl Tcb {
             max_wnd: 0,
             push_seq: iss,
             large: false,
+            ack_on_read: false,
             snd_sml: iss,
             recover: iss,
             again_at: Time::ZERO,

@@ -305,10 +305,16 @@ impl Tcb {
         self.refresh_fast();
     }
 
-    /// Whether large segments are planned ([`Tcb::plan_large`]): then every 32nd segment of a burst
-    /// pushes, else every second.
+    /// Whether large segments are planned ([`Tcb::plan_large`]): else a burst pushes at every second
+    /// segment.
     pub fn set_large(&mut self, on: bool) {
         self.large = on;
+    }
+
+    /// Whether data is acknowledged once the application has read, in place of when it arrives, while
+    /// half of the receive buffer or more waits for it; after half a millisecond in any case.
+    pub fn set_ack_on_read(&mut self, on: bool) {
+        self.ack_on_read = on;
     }
 
     /// Octets of memory behind this block: scoreboard and out-of-order data.

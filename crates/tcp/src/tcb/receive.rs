@@ -9,6 +9,12 @@ use super::types::{Events, Input};
 use super::{Tcb, flag};
 use crate::rcvbuf::RcvBuf;
 
+/// How long an acknowledgment that is due waits for an application that is behind. Linux waits as long
+/// as it delays any; but the peer looks for losses when it has heard nothing for two round trips, if
+/// those are 2 ms or more (RFC 8985, section 7.2, and Linux's least): what reaches it half a
+/// millisecond after one round trip is never too late.
+const FOR_READER: Duration = Duration::from_micros(500);
+
 impl Tcb {
     /// Of the receive buffer's `limit` octets, at most 1 GiB ([`RcvBuf::limit`]), `space` are
     /// free, after the application has read from it or changed its size. True: run the output
@@ -19,7 +25,7 @@ impl Tcb {
     /// rides on ordinary acknowledgments. So does the first growth beyond the window of the SYN:
     /// nothing is due before data was read. But what was worth waiting for depends on the limit:
     /// where that has changed, a window that is worth less than a step may be all that the peer
-    /// has.
+    /// has. An application that is [behind](Tcb::is_behind) is waited for.
     pub fn app_read(&mut self, space: u32, limit: u32) -> bool {
         if limit != self.set.rcv_limit {
             return self.new_limit(space, limit);
@@ -27,7 +33,7 @@ impl Tcb {
         let before = self.rcv_space;
         self.rcv_space = space as i32;
         let step = RcvBuf::step(limit, self.adv_mss);
-        space as i32 > before && self.update_due(space, limit, step)
+        space as i32 > before && !self.is_behind() && self.update_due(space, limit, step)
     }
 
     #[cold]
@@ -52,6 +58,16 @@ impl Tcb {
             self.flags |= flag::ACK_NOW;
         }
         due
+    }
+
+    /// Where acknowledgments wait for that ([`Tcb::set_ack_on_read`]): whether half of the receive
+    /// buffer or more is full of what the application has not read.
+    ///
+    /// To acknowledge would then show the peer a window that is about to close, for one segment; the
+    /// next read shows it a larger one, which it can fill at once.
+    #[inline]
+    fn is_behind(&self) -> bool {
+        self.ack_on_read && self.rcv_space <= (self.set.rcv_limit / 2) as i32
     }
 
     /// Whether data at `seq` would be the next in order.
@@ -94,15 +110,18 @@ impl Tcb {
 
     /// When to acknowledge `len` octets that arrived in order: at once while acknowledgments
     /// are quick and for more than one full segment, otherwise after a delay (RFC 9293,
-    /// section 3.8.6.3; RFC 5681, section 4.2).
+    /// section 3.8.6.3; RFC 5681, section 4.2). An application that [is behind](Tcb::is_behind) is
+    /// waited for, but not for long.
     #[inline]
     pub(super) fn schedule_ack(&mut self, len: u32, now: Time) {
         if len > u32::from(self.rcv_mss) {
             self.rcv_mss = len.min(u32::from(self.adv_mss)) as u16;
         }
         let due = self.rcv_nxt.since(self.last_ack) > u32::from(self.rcv_mss);
-        if due || self.quick > 0 {
+        if self.quick > 0 || (due && !self.is_behind()) {
             self.flags |= flag::ACK_NOW;
+        } else if due {
+            self.delack_at = self.delack_at.min(now + FOR_READER);
         } else if self.delack_at == Time::NEVER {
             self.delack_at = now + Duration::from_millis(u64::from(self.set.delack_ms));
         }
