@@ -53,8 +53,9 @@ struct Flow {
     rcv_nxt: Seq,
     /// The newest timestamp that came.
     ts_recent: u32,
-    /// Something came that is to be acknowledged.
-    owes: bool,
+    /// How many acknowledgments are to be sent: one for all that came in order, and one for each
+    /// segment that did not, by which the other end finds what was lost.
+    owes: u16,
     /// When `snd_una` last moved.
     moved_at: Time,
     /// Octets of payload that arrived in order, and that were acknowledged.
@@ -206,7 +207,7 @@ impl RawTcp {
             shift: 0,
             rcv_nxt: Seq(0),
             ts_recent: 0,
-            owes: false,
+            owes: 0,
             moved_at: Time::ZERO,
             received: 0,
             acknowledged: 0,
@@ -335,7 +336,7 @@ impl RawTcp {
             }
             emit(flow, &seg, len, slot);
             flow.snd_nxt += len;
-            flow.owes = false;
+            flow.owes = 0;
             self.frames_sent += 1;
         }
     }
@@ -355,13 +356,15 @@ impl RawTcp {
             packet.emit(&mut slot.hdr[EtherHdr::LEN..]);
             slot.hdr_len = (EtherHdr::LEN + ArpPacket::LEN) as u8;
         }
-        for flow in self.flows.iter_mut().filter(|f| f.owes) {
-            let Some(slot) = self.ring.push() else {
-                return;
-            };
-            let seg = flow.segment(TcpFlags::ACK, self.end.window, now);
-            emit(flow, &seg, 0, slot);
-            flow.owes = false;
+        for flow in self.flows.iter_mut().filter(|f| f.owes > 0) {
+            while flow.owes > 0 {
+                let Some(slot) = self.ring.push() else {
+                    return;
+                };
+                let seg = flow.segment(TcpFlags::ACK, self.end.window, now);
+                emit(flow, &seg, 0, slot);
+                flow.owes -= 1;
+            }
         }
     }
 
@@ -400,7 +403,7 @@ impl RawTcp {
                 flow.shift = hdr.opts.wscale.unwrap_or(0);
                 flow.snd_wnd = hdr.window.into();
             }
-            flow.owes = true;
+            flow.owes = 1;
             return;
         }
         let acked = hdr.ack.0.wrapping_sub(flow.snd_una.0);
@@ -412,13 +415,18 @@ impl RawTcp {
                 flow.moved_at = now;
             }
         }
-        if seg.payload_len > 0 {
-            flow.owes = true;
-            if hdr.seq == flow.rcv_nxt {
-                flow.rcv_nxt += seg.payload_len;
-                flow.received += u64::from(seg.payload_len);
-                self.frames_received += 1;
-            }
+        if seg.payload_len == 0 {
+            return;
+        }
+        // What is sent again may begin before, and go on beyond, what is there.
+        let end = hdr.seq + seg.payload_len;
+        if hdr.seq.le(flow.rcv_nxt) && end.gt(flow.rcv_nxt) {
+            flow.received += u64::from(end.since(flow.rcv_nxt));
+            flow.rcv_nxt = end;
+            flow.owes = flow.owes.max(1);
+            self.frames_received += 1;
+        } else {
+            flow.owes = flow.owes.saturating_add(1);
         }
     }
 }
@@ -556,11 +564,20 @@ mod tests {
         assert_eq!(sent.len(), 1, "one for all of a burst");
         assert_eq!(sent[0].0.hdr.ack, Seq(ISS + 1501));
         assert_eq!(u32::from(sent[0].0.hdr.window) << SHIFT, 256 << 10);
-        // What is missing is asked for.
-        played.give(TcpFlags::ACK, (ISS + 3000, 1), 4000, &[3; 500]);
+        // What is missing is asked for, by each segment behind it.
+        for seq in [ISS + 3000, ISS + 3500, ISS + 4000] {
+            played.give(TcpFlags::ACK, (seq, 1), 4000, &[3; 500]);
+        }
         played.raw.turn(at(4), false);
-        assert_eq!(played.sent()[0].0.hdr.ack, Seq(ISS + 1501));
+        let sent = played.sent();
+        assert!(sent.iter().all(|(s, _)| s.hdr.ack == Seq(ISS + 1501)));
+        assert_eq!(sent.len(), 3);
         assert_eq!(played.raw.octets().collect::<Vec<_>>(), [(0, 1500)]);
+        // It comes with some of what was there.
+        played.give(TcpFlags::ACK, (ISS + 1001, 1), 4000, &[2; 1000]);
+        played.raw.turn(at(4), false);
+        assert_eq!(played.sent()[0].0.hdr.ack, Seq(ISS + 2001));
+        assert_eq!(played.raw.octets().collect::<Vec<_>>(), [(0, 2000)]);
         // Of another flow, or nonsense.
         assert!(played.other.inject(Time::ZERO, &[0x45, 0, 0]));
         played.raw.turn(at(5), false);
