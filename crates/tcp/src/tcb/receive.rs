@@ -25,7 +25,7 @@ impl Tcb {
     /// rides on ordinary acknowledgments. So does the first growth beyond the window of the SYN:
     /// nothing is due before data was read. But what was worth waiting for depends on the limit:
     /// where that has changed, a window that is worth less than a step may be all that the peer
-    /// has. An application that is [behind](Tcb::is_behind) is waited for.
+    /// has. An application that is behind is waited for ([`Tcb::set_ack_on_read`]).
     pub fn app_read(&mut self, space: u32, limit: u32) -> bool {
         if limit != self.set.rcv_limit {
             return self.new_limit(space, limit);
