@@ -143,7 +143,8 @@ impl Tcb {
     #[inline(always)]
     fn commit_quiet(&mut self, n: u32, now: Time) {
         let mss = u32::from(self.mss);
-        self.burst = self.burst.saturating_add(n.min(u32::from(u8::MAX)) as u8);
+        // Not 0: there is a burst.
+        self.burst = self.burst.wrapping_add(n as u8).max(1);
         match self.has(flag::SAMPLING) {
             true => (0..n).for_each(|_| {
                 self.snd_nxt += mss;

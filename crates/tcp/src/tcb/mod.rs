@@ -251,8 +251,7 @@ pub struct Tcb {
     rcv_shift: u8,
     /// Acknowledgments still to be sent without delay.
     quick: u8,
-    /// Segments planned since `plan` last had nothing, modulo 256; where large ones are planned, 255
-    /// stands for as many or more.
+    /// Segments planned since `plan` last had nothing, modulo 256.
     burst: u8,
     /// Duplicate acknowledgments, without SACK: segments that have left the network.
     dupacks: u8,

@@ -450,9 +450,13 @@ impl Tcb {
         SegPlan::one(self.header(seq, flags, now), off, len)
     }
 
-    /// Whether a segment of `len` octets, the last of so many since a push, is the second of a pair.
-    #[inline]
-    fn ends_pair(&self, len: u32, octets: u32) -> bool {
+    /// Whether a segment of `len` octets, the last of so many since a push, ends a pair, or as many
+    /// large segments as half of the peer's largest window holds.
+    #[inline(never)]
+    fn pushes_late(&self, len: u32, octets: u32) -> bool {
+        if self.large {
+            return octets >= self.push_after();
+        }
         let mss = u32::from(self.mss);
         len != mss || octets >= self.max_wnd || octets.is_multiple_of(2 * mss)
     }
@@ -467,27 +471,21 @@ impl Tcb {
         flags: TcpFlags,
         now: Time,
     ) -> TcpFlags {
-        self.burst = match self.large {
-            true => self.burst.saturating_add(1),
-            false => self.burst.wrapping_add(1),
-        };
+        self.burst = self.burst.wrapping_add(1);
         let mut flags = flags;
         let pushed = q.len.saturating_sub(q.unpushed);
         // The end of what the application wrote; and, within a burst, every second segment:
         // receivers that gather segments deliver them then (what Linux's smallest segmentation
         // offload bursts look like on the wire). Large segments would be cut by that.
-        let pair = !self.large && self.burst & 1 == 0 && self.cc.cwnd() >= 4 * u32::from(self.mss);
+        let pair = self.burst & 1 == 0 && self.cc.cwnd() >= 4 * u32::from(self.mss) && !self.large;
         if len > 0 && ((off < pushed && off + len >= pushed) || pair) {
             flags |= TcpFlags::PSH;
         }
         // Half the peer's largest window has passed without a push: a peer that gathers until it
         // sees one must not wait for the window to fill (Linux; at a pair's end).
         let octets = (self.snd_nxt + len).since(self.push_seq);
-        let push = match self.large {
-            true => octets > self.max_wnd / 4 && octets >= self.push_after(),
-            false => octets > self.max_wnd / 2 && self.ends_pair(len, octets),
-        };
-        if push {
+        let late = octets > self.max_wnd / 2 || (self.large && octets > self.max_wnd / 4);
+        if late && self.pushes_late(len, octets) {
             self.push_seq = self.snd_nxt + len;
             flags |= TcpFlags::PSH;
         }
