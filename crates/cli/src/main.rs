@@ -103,9 +103,8 @@ fn run(bench: &Bench, started: Instant) -> Result<u8, Error> {
     if let Some(path) = &settings.control {
         check_writable("--control", path)?;
     }
-    let in_namespace = |o: &Organization| match o {
-        Organization::Linux { .. } => true,
-        _ => settings.device.is_to_kernel(),
+    let in_namespace = |o: &Organization| {
+        matches!(o, Organization::Linux { .. }) || settings.device.is_to_kernel()
     };
     if settings.connect.is_none() && settings.organizations.iter().any(in_namespace) {
         // While this is the only thread. Without success the backend falls back and says so.

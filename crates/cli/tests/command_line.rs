@@ -84,6 +84,10 @@ fn bad_input() {
         (&["bench", "--ipv6", "--mtu", "1279"], "1280"),
         (&["bench", "--ipv6", "--org", "null,up"], "null is of IPv4"),
         (
+            &["bench", "--ipv6", "--org", "up,null:tcp"],
+            "null:tcp is of IPv4",
+        ),
+        (
             &["bench", "--device", "eth0"],
             "known: mem, tap, tun, packet, xdp, pair",
         ),

@@ -48,10 +48,10 @@ remarked on. In a valid row application, stack, peer, spinning and idle time mak
 time of the threads within 5 %; a row marked INVALID should not be quoted. On TAP and linux the \
 kernel does the peer's work inside the calls under test: compare CPU time, which is the whole \
 machine's. least/med (--wide) is the least-served connection's bytes over the median \
-connection's. The rows `null` and `null:tcp` have no stack at all: `null` is the floor of the rows \
-over the memory NIC, and over a device of the host sends to nobody, or receives from who only \
-sends; in `null:tcp` the kernel's TCP is at the other end, of a loop that counts and acknowledges, \
-so that it shows what the device and the kernel leave to a stack.
+connection's. The rows `null` and `null:tcp` have no stack at all. `null` is the floor of the rows \
+over the memory NIC; over a device of the host it sends frames that the kernel drops, or receives \
+frames that nobody waits to have acknowledged. `null:tcp` has the kernel's TCP at the other end of \
+a loop that only counts and acknowledges: what the device and the kernel leave to a stack.
 
 --live looks at the runs four times a second, less often where a look takes longer than 1 in 200 \
 of that time; each look is a column of the curves. Contended is the share of acquisitions whose \

@@ -1,7 +1,7 @@
 //! The device seam: what the stack needs from anything that carries frames.
 
 use perimeter_base::{PktBuf, PktPool, Time, TxRing};
-use perimeter_wire::{Ipv6Hdr, MAX_DATAGRAM, MAX_TCP_HEADER, MacAddr};
+use perimeter_wire::{LARGEST_PAYLOAD, MacAddr};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
@@ -93,8 +93,8 @@ perimeter_base::setters! {
 /// can takes (`UDP_MAX_SEGMENTS` of Linux before 6.5).
 pub const MOST_DATAGRAMS: usize = 64;
 
-/// The most payload that fits one IPv4 datagram of TCP, whatever its options, octets.
-pub const LARGEST: u32 = MAX_DATAGRAM - (Ipv6Hdr::LEN + MAX_TCP_HEADER) as u32;
+/// The most payload of a large segment, octets.
+pub const LARGEST: u32 = LARGEST_PAYLOAD;
 
 /// Somebody to tell that frames have arrived: an interrupt line. Called from any thread, also
 /// by the device's own peer; must not block.

@@ -224,6 +224,33 @@ mod tests {
         }
     }
 
+    /// A row without a stack, of three connections if it has any; `None`: the machine does not permit
+    /// it.
+    fn raw(
+        backend: &mut dyn Backend,
+        organization: Organization,
+        (device, direction, offload): (Device, Direction, Offload),
+    ) -> Option<(Settings, Configuration)> {
+        let settings = Settings {
+            organizations: vec![organization.clone()],
+            connections: vec![3],
+            device,
+            direction,
+            offload,
+            ..Settings::default()
+        };
+        settings.check().unwrap();
+        let configuration = crate::bench::grid::grid(&settings).remove(0);
+        assert_eq!(configuration.organization, organization);
+        match backend.check(&settings, std::slice::from_ref(&configuration)) {
+            Ok(()) => Some((settings, configuration)),
+            Err(e) => {
+                eprintln!("skipped: {e}");
+                None
+            }
+        }
+    }
+
     /// Beside each device of the host: what it carries without a stack.
     #[test]
     fn devices_of_the_host_have_a_raw_loop() {
@@ -234,21 +261,12 @@ mod tests {
                 (Direction::Send, Offload::Device),
                 (Direction::Receive, Offload::Device),
             ] {
-                let settings = Settings {
-                    organizations: vec![Organization::Null],
-                    device,
-                    direction,
-                    offload,
-                    ..Settings::default()
-                };
-                settings.check().unwrap();
-                let configuration = &crate::bench::grid::grid(&settings)[0];
-                assert_eq!(configuration.organization, Organization::Null);
-                if let Err(e) = Floor.check(&settings, std::slice::from_ref(configuration)) {
-                    eprintln!("skipped: {e}");
+                let what = (device, direction, offload);
+                let Some((settings, configuration)) = raw(&mut Floor, Organization::Null, what)
+                else {
                     continue;
-                }
-                let mut session = Floor.prepare(&settings, configuration, None).unwrap();
+                };
+                let mut session = Floor.prepare(&settings, &configuration, None).unwrap();
                 session.warm_up(Duration::from_millis(20)).unwrap();
                 let sample = session.measure(Duration::from_millis(150)).unwrap();
                 let what = format!("{device} {direction} {offload}: {sample:?}");
@@ -265,26 +283,17 @@ mod tests {
         let devices = [Device::Tap, Device::Tun, Device::Packet, Device::Xdp];
         let all = devices.into_iter().flat_map(|d| ways.map(|way| (d, way)));
         for ((device, direction), offload) in all.flat_map(|run| offloads.map(|o| (run, o))) {
-            let settings = Settings {
-                organizations: vec![Organization::NullTcp],
-                connections: vec![3],
-                device,
-                direction,
-                offload,
-                ..Settings::default()
-            };
-            settings.check().unwrap();
-            let configuration = &crate::bench::grid::grid(&settings)[0];
-            if let Err(e) = RawLoop.check(&settings, std::slice::from_ref(configuration)) {
-                eprintln!("skipped: {e}");
+            let what = (device, direction, offload);
+            let Some((settings, configuration)) = raw(&mut RawLoop, Organization::NullTcp, what)
+            else {
                 continue;
-            }
+            };
             let moved = |s: &Sample| {
                 let verified = s.verified_bytes > 0 || direction == Direction::Receive;
                 s.goodput > 1e6 && s.connection_min > 0 && verified
             };
             let sample = Sample::once_seen(moved, |time| {
-                let mut session = RawLoop.prepare(&settings, configuration, None).unwrap();
+                let mut session = RawLoop.prepare(&settings, &configuration, None).unwrap();
                 session.warm_up(Duration::from_millis(20)).unwrap();
                 session.measure(time).unwrap()
             });

@@ -153,7 +153,7 @@ fn an_application_that_is_behind_is_waited_for() {
         assert!(arrives(&mut t, 2 * MSS, now));
         acknowledges(&mut t, now).expect("an acknowledgment");
     }
-    // 130,320 octets and more: above half.
+    // 130,320 octets wait now, just below half; with the next it is more.
     arrives(&mut t, 2 * MSS, now);
     acknowledges(&mut t, now);
     assert!(!arrives(&mut t, 20 * MSS, now));

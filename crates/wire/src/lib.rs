@@ -56,5 +56,7 @@ pub use seq::Seq;
 pub use tcp::{
     MAX_TCP_HEADER, MIN_TCP_HEADER, ParsedTcp, SackBlocks, TcpFlags, TcpHdr, TcpOptions,
 };
-pub use template::{MAX_HEADERS, SegOut, Template, finish_checksum, finish_checksum_in_frame};
+pub use template::{
+    LARGEST_PAYLOAD, MAX_HEADERS, SegOut, Template, finish_checksum, finish_checksum_in_frame,
+};
 pub use udp::{UdpHdr, UdpTemplate, finish_udp};

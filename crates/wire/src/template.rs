@@ -5,16 +5,20 @@ use core::net::{IpAddr, Ipv6Addr};
 use crate::checksum::{self, fold};
 use crate::eth::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, EtherHdr, MacAddr};
 use crate::flow::FlowKey;
-use crate::ip::{FLAG_DF, Ipv4Hdr, PROTO_TCP};
+use crate::ip::{FLAG_DF, Ipv4Hdr, MAX_DATAGRAM, PROTO_TCP};
 use crate::ipv6::{Ipv6Hdr, without_zone};
 use crate::seq::Seq;
 use crate::tcp::{
-    MIN_TCP_HEADER, TS_PREFIX, TS_TCP_HEADER, TcpFlags, TcpHdr, TcpOptions, data_offset,
+    MAX_TCP_HEADER, MIN_TCP_HEADER, TS_PREFIX, TS_TCP_HEADER, TcpFlags, TcpHdr, TcpOptions,
+    data_offset,
 };
 
 /// Room for the headers of any segment: 14 bytes of Ethernet, 40 of IP (IPv6's,
 /// the longer), 60 of TCP, and 4 that are spare.
 pub const MAX_HEADERS: usize = 118;
+
+/// The most payload that fits one datagram of TCP, whatever its IP version and options, octets.
+pub const LARGEST_PAYLOAD: u32 = MAX_DATAGRAM - (Ipv6Hdr::LEN + MAX_TCP_HEADER) as u32;
 
 /// Offset of the IP header in the template.
 const IP: usize = EtherHdr::LEN;

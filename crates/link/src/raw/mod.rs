@@ -44,6 +44,11 @@ pub struct RawReport {
     pub octets: u64,
 }
 
+/// Payload of the frames that go out: as many segments as the device cuts one into, or one.
+fn frame(device: &Capabilities, segment: u32) -> u32 {
+    (device.large / segment).max(1) * segment
+}
+
 /// Sends such segments by a transmit queue of a device that can do what it says, until `done`
 /// says so; large ones where the device cuts them.
 pub fn send<P: Platform>(
@@ -62,10 +67,7 @@ pub fn send<P: Platform>(
     };
     let template = Template::new_v4(l2, &key, 64, 0, device.tx_checksum);
     let segment = u32::from(flow.segment);
-    let len = match device.large {
-        0 => segment,
-        most => (most / segment).max(1) * segment,
-    };
+    let len = frame(device, segment);
     let link = if l2.is_some() { 14u8 } else { 0 };
     let offload = Offload {
         csum_start: if device.tx_checksum { link + 20 } else { 0 },

@@ -12,7 +12,7 @@ use perimeter_wire::{
 };
 use std::os::fd::RawFd;
 
-use super::{BURST, HEADERS, RawReport};
+use super::{BURST, HEADERS, frame};
 use crate::device::{Capabilities, Device, Medium, RxFrame, RxQueue, RxStatus, TxQueue};
 
 /// Shift count of the windows that are given.
@@ -24,16 +24,16 @@ const FIRST_PORT: u16 = 10_000;
 /// The most flows: as many as there are ports from the first one on.
 pub const MOST_FLOWS: usize = (u16::MAX - FIRST_PORT) as usize;
 
-/// When a flow that stands still sends anew what was not acknowledged, ns: as RFC 6298 has it at
-/// least (section 2.4 asks for a second, hosts take 200 ms).
+/// After how long without progress a flow sends anew what was not acknowledged, ns. Hosts wait as
+/// long at least; RFC 6298, section 2.4, asks for a second.
 const STILL: u64 = 200_000_000;
 
-/// How a [`RawTcp`] is set up.
+/// The addresses and the window of a [`RawTcp`].
 #[derive(Clone, Debug)]
 pub struct RawEnd {
-    /// Its address.
+    /// Its own address.
     pub address: Ipv4Addr,
-    /// The station of the other end; of no meaning where the device has none.
+    /// Link-layer address of the other end; of no meaning where the device's frames have none.
     pub station: MacAddr,
     /// Octets that each flow may have in flight towards it: its window, 16 MiB at most.
     pub window: u32,
@@ -118,7 +118,7 @@ fn milliseconds(now: Time) -> u32 {
 /// assert!(raw.add("198.18.0.2:5001".parse().unwrap()));
 /// // A SYN goes out, and nobody answers.
 /// assert_eq!(raw.turn(Time::from_millis(1), true), 1);
-/// assert_eq!((raw.open(), raw.report().octets), (0, 0));
+/// assert_eq!((raw.open(), raw.octets().next()), (0, Some((0, 0))));
 /// ```
 pub struct RawTcp {
     rx: Box<dyn RxQueue>,
@@ -140,8 +140,6 @@ pub struct RawTcp {
     /// Answers to be sent to who asks for our station.
     asked: Vec<ArpPacket>,
     again: u64,
-    frames_sent: u64,
-    frames_received: u64,
 }
 
 impl core::fmt::Debug for RawTcp {
@@ -161,7 +159,7 @@ impl RawTcp {
         let (rx, tx) = device.open();
         let (rx, tx) = (rx.into_iter().next()?, tx.into_iter().next()?);
         let segment = is.mtu.checked_sub(HEADERS as u32).filter(|n| *n > 0)?;
-        let large = ((is.large / segment).max(1) * segment).min(content.len() as u32);
+        let large = frame(&is, segment).min(content.len() as u32);
         let mut pages = TxPages::default();
         pages.adopt([content, content].concat());
         Some(RawTcp {
@@ -180,8 +178,6 @@ impl RawTcp {
             content: content.len(),
             asked: Vec::new(),
             again: 0,
-            frames_sent: 0,
-            frames_received: 0,
         })
     }
 
@@ -220,16 +216,8 @@ impl RawTcp {
         self.flows.iter().filter(|f| f.open).count()
     }
 
-    /// What was carried since the beginning: octets that arrived in order or were acknowledged, and
-    /// frames of either direction.
-    pub fn report(&self) -> RawReport {
-        RawReport {
-            frames: self.frames_sent + self.frames_received,
-            octets: self.octets().map(|(to, from)| to + from).sum(),
-        }
-    }
-
-    /// Of each flow, the octets that the other end has acknowledged, and those that it sent.
+    /// Of each flow since the beginning: octets that the other end has acknowledged, and octets that
+    /// it sent and that arrived in order.
     pub fn octets(&self) -> impl Iterator<Item = (u64, u64)> {
         self.flows.iter().map(|f| (f.acknowledged, f.received))
     }
@@ -337,7 +325,6 @@ impl RawTcp {
             emit(flow, &seg, len, slot);
             flow.snd_nxt += len;
             flow.owes = 0;
-            self.frames_sent += 1;
         }
     }
 
@@ -424,7 +411,6 @@ impl RawTcp {
             flow.received += u64::from(end.since(flow.rcv_nxt));
             flow.rcv_nxt = end;
             flow.owes = flow.owes.max(1);
-            self.frames_received += 1;
         } else {
             flow.owes = flow.owes.saturating_add(1);
         }
@@ -541,7 +527,7 @@ mod tests {
         let sent = played.sent();
         assert_eq!(sent.len(), 1);
         assert_eq!(sent[0].1, played.content[2896..4344]);
-        assert_eq!(played.raw.report().octets, 1448);
+        assert_eq!(played.raw.octets().collect::<Vec<_>>(), [(1448, 0)]);
         // Nothing comes any more.
         assert_eq!(played.raw.turn(at(204), true), 0);
         assert_eq!(played.raw.turn(at(205), true), 2);

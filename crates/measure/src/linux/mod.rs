@@ -14,7 +14,7 @@ use crate::{
     Error, host,
     live::Watch,
     organizations::Organization,
-    session::{Backend, Session, Traits, Window, Worker, Workers},
+    session::{Backend, Session, Traits, Worker, Workers},
     workload::{
         Configuration, Content, Control, Device, Direction, FILE_SIZE, Family, Part, Phase, Roles,
         Sample, Settings, Side, Times, drive_any, reconnect, spread,
@@ -95,9 +95,7 @@ impl Backend for Kernel {
         settings: &Settings,
         configurations: &[Configuration],
     ) -> Result<(), Error> {
-        for c in configurations {
-            sockets::allow_descriptors(c.connections, c.threads)?;
-        }
+        sockets::allow_all(configurations)?;
         self.loopback = Links::make(1, settings.mtu, false, settings.family)
             .err()
             .map(|e| e.to_string());
@@ -292,13 +290,11 @@ struct KernelSession {
     grown: u64,
 }
 
-impl KernelSession {
-    /// Retransmissions so far, of both sides. On loopback, of the whole host.
-    fn retransmits(&self) -> Result<u64, Error> {
-        match &self.links {
-            Some(links) => Ok(links.near.retransmits()? + links.far.retransmits()?),
-            None => veth::retransmitted_here(),
-        }
+/// Retransmissions so far, of both sides. On loopback, of the whole host.
+fn retransmits(links: Option<&Links>) -> Result<u64, Error> {
+    match links {
+        Some(links) => Ok(links.near.retransmits()? + links.far.retransmits()?),
+        None => veth::retransmitted_here(),
     }
 }
 
@@ -316,11 +312,10 @@ impl Session for KernelSession {
     }
 
     fn measure(mut self: Box<Self>, time: Duration) -> Result<Sample, Error> {
-        let retransmits = self.retransmits()?;
-        let window = Window::open();
-        self.workers.run(Phase::Measure, time)?;
-        let window = window.close();
-        let retransmits = self.retransmits()?.saturating_sub(retransmits);
+        let s = &mut *self;
+        let (window, retransmits) = s
+            .workers
+            .measure(time, || retransmits(s.links.as_deref()))?;
         let tallies = self.workers.finish()?;
         let times = Times::of(&tallies[..self.threads]);
         Ok(Sample {

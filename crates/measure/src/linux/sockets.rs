@@ -6,8 +6,8 @@ use crate::{
     error::Context as _,
     live::{self, Seen},
     workload::{
-        BUFFER, Coalescing, Control, Endpoint, Family, Phase, Ready, Reconnects, Roles, Settings,
-        Tally, reconnect::LISTENERS,
+        BUFFER, Coalescing, Configuration, Control, Endpoint, Family, Phase, Ready, Reconnects,
+        Roles, Settings, Tally, reconnect::LISTENERS,
     },
 };
 use nix::sched::CloneFlags;
@@ -70,6 +70,15 @@ pub fn allow_descriptors(connections: u32, threads: usize) -> Result<(), Error> 
             limit.maximum.unwrap_or(0)
         ))
     })
+}
+
+/// Makes room for the descriptors of the threads of all `configurations`.
+///
+/// # Errors
+/// As [`allow_descriptors`].
+pub(crate) fn allow_all(configurations: &[Configuration]) -> Result<(), Error> {
+    let mut all = configurations.iter();
+    all.try_for_each(|c| allow_descriptors(c.connections, c.threads))
 }
 
 /// A file in memory with the given content.

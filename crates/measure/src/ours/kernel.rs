@@ -21,7 +21,7 @@ use crate::{
         veth::{self, Links, Namespace},
     },
     live::{self, Seen, Watch},
-    session::{Session, Window, Workers},
+    session::{Session, Workers},
     workload::{Configuration, Control, Device, Family, Phase, Sample, Settings, Tally, Times},
 };
 use perimeter::{
@@ -57,8 +57,8 @@ pub(super) fn notes(settings: &Settings) -> Vec<String> {
 /// # Errors
 /// [`Error::Unavailable`] with one line.
 pub(super) fn check(settings: &Settings, configurations: &[Configuration]) -> Result<(), Error> {
+    sockets::allow_all(configurations)?;
     for c in configurations {
-        sockets::allow_descriptors(c.connections, c.threads)?;
         let queues = queues(settings, c);
         let (device, mtu) = (settings.device, settings.mtu);
         possible(device, settings.nics, queues, (mtu, settings.family))?;
@@ -339,11 +339,8 @@ impl Session for KernelSession {
     }
 
     fn measure(mut self: Box<Self>, time: Duration) -> Result<Sample, Error> {
-        let retransmits = self.namespace.retransmits()?;
-        let window = Window::open();
-        self.workers.run(Phase::Measure, time)?;
-        let window = window.close();
-        let retransmits = self.namespace.retransmits()?.saturating_sub(retransmits);
+        let s = &mut *self;
+        let (window, retransmits) = s.workers.measure(time, || s.namespace.retransmits())?;
         let KernelSession {
             workers, counters, ..
         } = *self;

@@ -52,10 +52,7 @@ pub(super) fn prepare(
     configuration: &Configuration,
 ) -> Result<Box<dyn Session>, Error> {
     let (kind, large) = (settings.device, settings.offload == Offload::Device);
-    let mut interfaces = Interfaces::make(kind, 1, 1, (settings.mtu, settings.family), large)?;
-    let Some(device) = interfaces.devices.pop() else {
-        return Err(Error::Run("no device".into()));
-    };
+    let (interfaces, device) = one(settings)?;
     let device = Opened::new(device);
     let mac = station(&interfaces, kind, device.is.medium)?;
     let sender = match settings.direction {
@@ -90,7 +87,20 @@ pub(super) fn prepare(
     }))
 }
 
-/// The station of the kernel's end of the first NIC.
+/// A device of one queue, and what it needs.
+pub(super) fn one(settings: &Settings) -> Result<(Interfaces, Box<dyn link::Device>), Error> {
+    let (large, link) = (
+        settings.offload == Offload::Device,
+        (settings.mtu, settings.family),
+    );
+    let mut interfaces = Interfaces::make(settings.device, 1, 1, link, large)?;
+    match interfaces.devices.pop() {
+        Some(device) => Ok((interfaces, device)),
+        None => Err(Error::Run("no device".into())),
+    }
+}
+
+/// Link-layer address of the kernel's end of the first NIC.
 pub(super) fn station(
     interfaces: &Interfaces,
     kind: Device,

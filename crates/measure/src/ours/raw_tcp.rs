@@ -12,14 +12,14 @@ use crate::{
         sockets::{self, Worksite},
         veth::{self, Namespace},
     },
-    session::{Backend, Session, Traits, Window, Workers},
+    session::{Backend, Session, Traits, Workers},
     workload::{
         Configuration, Content, Control, Direction, FILE_SIZE, Phase, Sample, Settings, Tally,
         Times,
     },
 };
 use perimeter::{
-    Native, Offload,
+    Native,
     link::{
         self,
         raw::{RawEnd, RawTcp},
@@ -32,10 +32,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long the loop looks for frames before it sleeps until some come: as long as a stack's threads
-/// do that at first.
+/// How long the loop looks for frames before it sleeps until some come.
 const SPIN: Duration = Duration::from_micros(20);
-/// Longest sleep: what comes wakes it, and the phase of the run does not.
+/// Longest sleep. Frames end it; that the run enters its next phase does not.
 const NAP: Duration = Duration::from_millis(1);
 /// Longest time until a connection is open.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -50,9 +49,7 @@ impl Backend for RawLoop {
         settings: &Settings,
         configurations: &[Configuration],
     ) -> Result<(), Error> {
-        for c in configurations {
-            sockets::allow_descriptors(c.connections, 1)?;
-        }
+        sockets::allow_all(configurations)?;
         raw::check(settings)
     }
 
@@ -75,16 +72,10 @@ impl Backend for RawLoop {
         configuration: &Configuration,
         deadline: Option<Instant>,
     ) -> Result<Box<dyn Session>, Error> {
-        let kind = settings.device;
-        let large = settings.offload == Offload::Device;
-        let link = (settings.mtu, settings.family);
-        let mut interfaces = Interfaces::make(kind, 1, 1, link, large)?;
-        let Some(device) = interfaces.devices.pop() else {
-            return Err(Error::Run("no device".into()));
-        };
+        let (interfaces, device) = raw::one(settings)?;
         let end = RawEnd {
             address: veth::near_address(0),
-            station: raw::station(&interfaces, kind, device.capabilities().medium)?,
+            station: raw::station(&interfaces, settings.device, device.capabilities().medium)?,
             window: settings.buffer as u32,
         };
         let namespace = interfaces.namespace.clone();
@@ -216,7 +207,7 @@ struct Count {
     at: Instant,
     cpu: u64,
     delay: u64,
-    /// Of each connection, those that were acknowledged and those that came.
+    /// Of each connection: octets that the other end has acknowledged, and octets that it sent.
     octets: Vec<(u64, u64)>,
 }
 
@@ -249,11 +240,8 @@ impl Session for RawSession {
     }
 
     fn measure(mut self: Box<Self>, time: Duration) -> Result<Sample, Error> {
-        let retransmits = self.namespace.retransmits()?;
-        let window = Window::open();
-        self.workers.run(Phase::Measure, time)?;
-        let window = window.close();
-        let retransmits = self.namespace.retransmits()?.saturating_sub(retransmits);
+        let s = &mut *self;
+        let (window, retransmits) = s.workers.measure(time, || s.namespace.retransmits())?;
         let tallies = self.workers.finish()?;
         let times = Times::of(&tallies[..1]);
         Ok(Sample {

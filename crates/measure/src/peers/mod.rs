@@ -17,7 +17,7 @@ use crate::{
     live::{self, Seen, Watch},
     organizations::OtherStack,
     ours,
-    session::{Backend, Session, Traits, Window, Workers},
+    session::{Backend, Session, Traits, Workers},
     workload::{Configuration, Device, Phase, Sample, Settings, Tally, Times},
 };
 use child::{Costs, Told};
@@ -151,14 +151,6 @@ struct PeerSession {
     threads: usize,
 }
 
-impl PeerSession {
-    /// Segments that the kernel has sent again.
-    fn retransmits(&self) -> Result<u64, Error> {
-        let of = |site: &Site| site.namespace.retransmits();
-        self.site.as_ref().map_or(Ok(0), of)
-    }
-}
-
 impl Session for PeerSession {
     fn watch(&mut self, watch: Watch) {
         let elsewhere = self.told.is_some();
@@ -175,11 +167,11 @@ impl Session for PeerSession {
     }
 
     fn measure(mut self: Box<Self>, time: Duration) -> Result<Sample, Error> {
-        let retransmits = self.retransmits()?;
-        let window = Window::open();
-        self.workers.run(Phase::Measure, time)?;
-        let (mut machine, elapsed) = window.close();
-        let retransmits = self.retransmits()?.saturating_sub(retransmits);
+        let s = &mut *self;
+        // Segments that the kernel has sent again.
+        let of = |site: &Site| site.namespace.retransmits();
+        let again = || s.site.as_ref().map_or(Ok(0), of);
+        let ((mut machine, elapsed), retransmits) = s.workers.measure(time, again)?;
         let tallies = self.workers.finish()?;
         let (times, costs) = match &self.told {
             None => (Times::of(&tallies[..1]), Costs::default()),

@@ -1,7 +1,9 @@
 //! The threads of one run, moved together through its phases.
 
+use super::Window;
 use crate::{
     Error,
+    host::Machine,
     live::{Seen, Watch},
     workload::{Control, Phase, Tally},
 };
@@ -222,6 +224,23 @@ impl Workers {
             self.check()?;
         }
         Ok(())
+    }
+
+    /// Has all count for `time`. What the machine did meanwhile and how long that took, and by how
+    /// much `retransmits`, which is read before and after, has grown.
+    ///
+    /// # Errors
+    /// As [`Workers::run`], and those of `retransmits`.
+    pub(crate) fn measure(
+        &mut self,
+        time: Duration,
+        retransmits: impl Fn() -> Result<u64, Error>,
+    ) -> Result<((Machine, Duration), u64), Error> {
+        let before = retransmits()?;
+        let window = Window::open();
+        self.run(Phase::Measure, time)?;
+        let window = window.close();
+        Ok((window, retransmits()?.saturating_sub(before)))
     }
 
     /// Ends the measurement, and does not wait for the threads.

@@ -408,10 +408,11 @@ impl Settings {
             return Ok(());
         }
         let has = |what: fn(&Organization) -> bool| self.organizations.iter().any(what);
+        let null = self.organizations.iter().find(|o| o.is_null());
         let wrong = if has(|o| matches!(o, Organization::Other(_))) {
             "other stacks are set up for IPv4; list ours and linux"
-        } else if has(Organization::is_null) {
-            "the rows null and null:tcp are of IPv4; list others"
+        } else if let Some(row) = null {
+            &format!("{row} is of IPv4; list others")
         } else if self.connect.is_some() {
             "--connect goes over IPv4"
         } else if self.mtu < LEAST {

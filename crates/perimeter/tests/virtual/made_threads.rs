@@ -158,6 +158,23 @@ fn server(w: &World, answered: &Arc<AtomicUsize>) -> impl Thread + use<> {
     w.p.spawn("server", None, Box::new(body))
 }
 
+/// Three callers ask four times each, and all of them are answered. `at_rest` looks at the counts when
+/// no connection is left.
+fn all_are_served(w: &World, at_rest: impl FnOnce([u64; 3])) {
+    let answered = Arc::default();
+    let server = server(w, &answered);
+    for c in callers(w, 4) {
+        c.join().unwrap();
+    }
+    w.until("end", || w.s.stats().connections == 0);
+    w.pass(50 * MS);
+    w.s.engine().quiescent().unwrap();
+    at_rest(counts(&w.s));
+    w.s.stop();
+    server.join().unwrap();
+    assert_eq!(answered.load(Ordering::SeqCst), 12);
+}
+
 /// Connections come and go, more than there are places: each is served, every thread ends.
 #[test]
 fn threads_come_and_go_with_connections() {
@@ -165,22 +182,10 @@ fn threads_come_and_go_with_connections() {
         "connp-t:per-connection=2:made",
         |_, _| {},
         |w| {
-            let answered = Arc::default();
-            let server = server(&w, &answered);
-            let callers = callers(&w, 4);
-            for c in callers {
-                c.join().unwrap();
-            }
-            w.until("end", || w.s.stats().connections == 0);
-            w.pass(50 * MS);
-            let [made, ended, refused] = counts(&w.s);
-            assert!(made == ended && made >= 2, "{made} made, {ended} ended");
-            assert_eq!(refused, 0);
-            w.s.engine().quiescent().unwrap();
-            assert_eq!(w.s.stats().memory, 0);
-            w.s.stop();
-            server.join().unwrap();
-            assert_eq!(answered.load(Ordering::SeqCst), 12);
+            all_are_served(&w, |[made, ended, refused]| {
+                assert!(made == ended && made >= 2, "{made} made, {ended} ended");
+                assert_eq!((refused, w.s.stats().memory), (0, 0));
+            });
         },
     );
 }
@@ -250,20 +255,9 @@ fn threads_are_had_when_the_host_has_some() {
             setup.virt.most_threads = 9 + (seed as usize / 3) % 4;
         },
         |w| {
-            let answered = Arc::default();
-            let server = server(&w, &answered);
-            let callers = callers(&w, 4);
-            for c in callers {
-                c.join().unwrap();
-            }
-            w.until("end", || w.s.stats().connections == 0);
-            w.pass(50 * MS);
-            let [made, ended, refused] = counts(&w.s);
-            assert!(made == ended && made + refused >= 3, "{made} {refused}");
-            w.s.engine().quiescent().unwrap();
-            w.s.stop();
-            server.join().unwrap();
-            assert_eq!(answered.load(Ordering::SeqCst), 12);
+            all_are_served(&w, |[made, ended, refused]| {
+                assert!(made == ended && made + refused >= 3, "{made} {refused}");
+            });
         },
     );
 }

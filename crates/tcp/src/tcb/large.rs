@@ -1,7 +1,7 @@
 //! Several segments planned at once, as one large segment.
 
 use perimeter_base::Time;
-use perimeter_wire::{Ipv6Hdr, MAX_DATAGRAM, MAX_TCP_HEADER, TcpFlags};
+use perimeter_wire::{LARGEST_PAYLOAD, TcpFlags};
 
 use super::output::{Again, New};
 use super::types::{Large, Queued, SegPlan};
@@ -13,9 +13,6 @@ enum Next {
     Again(Again),
     New(New),
 }
-
-/// The most payload of a large segment, octets, whatever the headers.
-const MOST: u32 = MAX_DATAGRAM - (Ipv6Hdr::LEN + MAX_TCP_HEADER) as u32;
 
 impl Tcb {
     /// As [`Tcb::plan_here`]; and where that is a full segment, new data or sent again, as many of
@@ -161,8 +158,8 @@ impl Tcb {
     #[inline]
     pub(super) fn push_after(&self) -> u32 {
         let half = (self.max_wnd / 2).max(1);
-        // Over a loopback one segment may be longer than that.
-        let whole = MOST - MOST % u32::from(self.mss);
+        // 0 over a loopback, where one segment may be longer.
+        let whole = LARGEST_PAYLOAD - LARGEST_PAYLOAD % u32::from(self.mss);
         match half.checked_div(whole) {
             None | Some(0) => half,
             Some(n) => n * whole,

@@ -9,10 +9,9 @@ use super::types::{Events, Input};
 use super::{Tcb, flag};
 use crate::rcvbuf::RcvBuf;
 
-/// How long an acknowledgment that is due waits for an application that is behind. Linux waits as long
-/// as it delays any; but the peer looks for losses when it has heard nothing for two round trips, if
-/// those are 2 ms or more (RFC 8985, section 7.2, and Linux's least): what reaches it half a
-/// millisecond after one round trip is never too late.
+/// How long an acknowledgment that is due waits for an application that is behind. A peer that hears
+/// nothing probes for losses after two round trips, or after 2 ms where those are shorter (RFC 8985,
+/// section 7.2; Linux's minimum). One round trip and half a millisecond are always less.
 const FOR_READER: Duration = Duration::from_micros(500);
 
 impl Tcb {
@@ -63,8 +62,8 @@ impl Tcb {
     /// Where acknowledgments wait for that ([`Tcb::set_ack_on_read`]): whether half of the receive
     /// buffer or more is full of what the application has not read.
     ///
-    /// To acknowledge would then show the peer a window that is about to close, for one segment; the
-    /// next read shows it a larger one, which it can fill at once.
+    /// An acknowledgment would offer a small window then, and a second one would follow when the
+    /// application has read. One after that read offers a window that is worth a burst.
     #[inline]
     fn is_behind(&self) -> bool {
         self.ack_on_read && self.rcv_space <= (self.set.rcv_limit / 2) as i32
