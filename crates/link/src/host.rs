@@ -7,6 +7,10 @@ use std::os::fd::AsRawFd;
 
 use crate::ifreq::{IfReq, add_in6, control_socket, ethtool, ifreq_ioctl};
 
+// Of `linux/sockios.h`; libc lacks them here.
+const SIOCGIFTXQLEN: libc::Ioctl = 0x8942;
+const SIOCSIFTXQLEN: libc::Ioctl = 0x8943;
+
 fn request(
     name: &str,
     request: libc::Ioctl,
@@ -40,6 +44,27 @@ pub fn set_mtu(name: &str, mtu: u32) -> io::Result<()> {
     let mtu = i32::try_from(mtu).map_err(|_| io::ErrorKind::InvalidInput)?;
     request(name, libc::SIOCSIFMTU, |d| {
         d[..4].copy_from_slice(&mtu.to_ne_bytes());
+    })?;
+    Ok(())
+}
+
+/// How many packets may wait in the interface until its device takes them; further ones are lost.
+///
+/// # Errors
+/// If there is no such interface.
+pub fn queue_len(name: &str) -> io::Result<u32> {
+    let data = request(name, SIOCGIFTXQLEN, |_| {})?;
+    Ok(number(&data).max(0) as u32)
+}
+
+/// Sets how many packets may wait in the interface, 0 to 2³¹ - 1.
+///
+/// # Errors
+/// Without privilege, or for a number that the kernel refuses.
+pub fn set_queue_len(name: &str, len: u32) -> io::Result<()> {
+    let len = i32::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
+    request(name, SIOCSIFTXQLEN, |d| {
+        d[..4].copy_from_slice(&len.to_ne_bytes());
     })?;
     Ok(())
 }

@@ -417,8 +417,10 @@ fn an_interface_with_one_queue_is_taken() {
             });
             let e = Tap::open(&other).expect_err("refused");
             assert!(matches!(e, TapError::Mismatch(..)), "{e:?}");
+            let len = host::queue_len(name).expect("a length");
             for port in [100, 101] {
                 let mut p = open(&config);
+                assert_eq!(host::queue_len(name).expect("a length"), len);
                 assert!(matches!(Tap::open(&config), Err(TapError::Busy(_))));
                 if medium == Medium::Ethernet {
                     p.announce();
@@ -439,6 +441,13 @@ fn refusals_are_clear() {
             matches!(e, TapError::Mismatch(..) | TapError::Busy(_)),
             "{e:?}"
         );
+        let config = TapConfig::new("ptlen").with_queue_len(Some(7));
+        let tap = Tap::open(&config).expect("opened");
+        assert_eq!(host::queue_len("ptlen").expect("a length"), 7);
+        drop(tap);
+        let config = TapConfig::new("ptlen").with_queue_len(Some(1 << 31));
+        let e = Tap::open(&config).expect_err("refused");
+        assert!(e.to_string().contains("queue length"), "{e}");
         let mut config = TapConfig::new("ptmtu");
         config.mtu = Some(1_000_000);
         let e = Tap::open(&config).expect_err("refused");
@@ -446,6 +455,7 @@ fn refusals_are_clear() {
         assert!(host::mtu("ptmtu").is_err(), "nothing is left behind");
         // A second opener of other kind.
         let tap = Tap::open(&TapConfig::new("ptkind")).expect("opened");
+        assert_eq!(host::queue_len("ptkind").expect("a length"), 10_000);
         let mut config = TapConfig::new("ptkind");
         config.medium = Medium::Ip;
         let e = Tap::open(&config).expect_err("refused");

@@ -457,7 +457,7 @@ impl<O: Org> Instance<O> {
         let port = &self.sh.rx[usize::from(q)];
         port.looked_at.store(now.0, Ordering::Relaxed);
         let own = &mut *cx.own;
-        let most = own.bursts.most();
+        let most = own.bursts.most(self.sh.config.budget);
         let n = rx.poll(now, &mut own.pool, &mut own.frames, most);
         if n > 0 {
             own.bursts.took(&own.frames);

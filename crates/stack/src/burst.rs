@@ -4,6 +4,10 @@
 //! has been processed, so the peer of a connection hears later of the first segments. Among many
 //! connections that does not matter. One that is alone and bound by its window stands still meanwhile:
 //! 64 frames are a third of a window of 256 KB. So its bursts are half as long.
+//!
+//! Frames of a device that does not cut them have up to 64 KB each: 64 of them are 4 MB, which no core
+//! has for itself. Who reads what they brought would have it from memory. So they are no more than the
+//! budget allows.
 
 use perimeter_link::RxFrame;
 
@@ -22,19 +26,28 @@ const ALONE: usize = 8 * BURST;
 pub struct Bursts {
     flow: Option<u32>,
     in_a_row: usize,
+    /// The mean length of the last burst's frames, octets.
+    mean: usize,
 }
 
 impl Bursts {
-    /// How many frames are to be taken now.
+    /// How many frames are to be taken now, of no more than some `budget` octets together; 0: of any
+    /// number.
     #[inline]
-    pub fn most(&self) -> usize {
-        if self.in_a_row < ALONE { BURST } else { SHORT }
+    pub fn most(&self, budget: usize) -> usize {
+        let most = if self.in_a_row < ALONE { BURST } else { SHORT };
+        match most * self.mean > budget && budget > 0 {
+            true => (budget / self.mean).max(1),
+            false => most,
+        }
     }
 
     /// These were taken.
     #[inline]
     pub fn took(&mut self, frames: &[RxFrame]) {
         let Some(first) = frames.first() else { return };
+        let octets = |f: &RxFrame| f.buf.len() + f.buf.behind_len();
+        self.mean = frames.iter().map(octets).sum::<usize>() / frames.len();
         if first.hash != self.flow {
             (self.flow, self.in_a_row) = (first.hash, 0);
         }
@@ -67,15 +80,39 @@ mod tests {
         let (one, other) = (burst(&[Some(1); BURST]), burst(&[Some(2); BURST]));
         for _ in 0..7 {
             b.took(&one);
-            assert_eq!(b.most(), BURST);
+            assert_eq!(b.most(0), BURST);
         }
         b.took(&one);
         b.took(&[]);
-        assert_eq!(b.most(), SHORT);
+        assert_eq!(b.most(0), SHORT);
         b.took(&one[..SHORT]);
-        assert_eq!(b.most(), SHORT);
+        assert_eq!(b.most(0), SHORT);
         b.took(&other);
-        assert_eq!(b.most(), BURST);
+        assert_eq!(b.most(0), BURST);
+    }
+
+    #[test]
+    fn long_frames_come_in_bursts_of_the_budget() {
+        let long = |octets: usize| {
+            let mut frames = burst(&[None; 3]);
+            for f in &mut frames {
+                f.buf = PktBuf::with_capacity(octets);
+                f.buf.set_window(0, octets);
+            }
+            frames
+        };
+        let mut b = Bursts::default();
+        for (octets, budget, most) in [
+            (1500, 768 << 10, BURST),
+            (65_226, 768 << 10, 12),
+            (65_226, 0, BURST),
+            (9000, 64 << 10, 7),
+            (65_226, 1000, 1),
+            (0, 1000, BURST),
+        ] {
+            b.took(&long(octets));
+            assert_eq!(b.most(budget), most, "{octets}, {budget}");
+        }
     }
 
     #[test]
@@ -84,17 +121,17 @@ mod tests {
         let (mixed, unknown) = (burst(&[Some(1), Some(2)]), burst(&[None; BURST]));
         for _ in 0..1000 {
             b.took(&mixed);
-            assert_eq!(b.most(), BURST);
+            assert_eq!(b.most(0), BURST);
         }
         for _ in 0..1000 {
             b.took(&unknown);
-            assert_eq!(b.most(), BURST);
+            assert_eq!(b.most(0), BURST);
         }
         // Flows that send a window each, in turns.
         for flow in 0..100 {
             for _ in 0..3 {
                 b.took(&burst(&[Some(flow); BURST]));
-                assert_eq!(b.most(), BURST);
+                assert_eq!(b.most(0), BURST);
             }
         }
     }

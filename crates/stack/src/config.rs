@@ -103,7 +103,8 @@ pub struct Config {
     pub look_around: core::time::Duration,
     /// Octets of payload that a thread of the stack's own takes from its devices in a row before it lets
     /// other threads of its core run (a budget, as Linux calls it for its NICs); 0: as many as come.
-    /// Who reads on that core then finds what came in a cache. Default 768 KiB: full frames whose
+    /// Who reads on that core then finds what came in a cache. No burst of a device is longer, whoever
+    /// takes it. Default 768 KiB: full frames whose
     /// buffers take 1 MiB, which is what a core has for itself today.
     pub budget: usize,
     /// Whether threads of the stack's own take their core from the application's as soon as there is

@@ -348,6 +348,7 @@ impl<K: Kind> Conn<K> {
         let mut tcb = tcb;
         let large = sh.tx[usize::from(txq)].large.is_some();
         tcb.set_large(large);
+        tcb.set_defer(large);
         tcb.set_ack_on_read(large && sh.config.stretch_acks);
         sh.begin_on_path(&mut tcb, key.remote);
         if device.is_some() {

@@ -63,7 +63,7 @@ fn pushes_cut_no_large_segment() {
     };
     t.input(&hdr, None, now, &mut Input::default());
     // 200 segments may go. Of 1460 octets 44 fit a large one.
-    let (whole, rest) = ((44 * 1460, false), (24 * 1460, false));
+    let (whole, rest) = ((44 * 1460, false), (24 * 1460, true));
     let all = planned(&mut t, 1 << 20, now);
     assert_eq!(all, [whole, whole, whole, whole, rest]);
 }
@@ -74,7 +74,7 @@ fn pushes_cut_no_large_segment() {
 fn half_the_window_pushes_where_a_large_segment_ends() {
     for (mss, window, lengths) in [
         (1460, 256 << 10, [(44 * 1460, false), (44 * 1460, true)]),
-        (1460, 64 << 10, [(23 * 1460, true), (21 * 1460, false)]),
+        (1460, 64 << 10, [(23 * 1460, true), (21 * 1460, true)]),
         // A loopback's: a segment is longer than the largest of several.
         (65_495, 256 << 10, [(65_495, false), (65_495, false)]),
     ] {
@@ -96,6 +96,31 @@ fn half_the_window_pushes_where_a_large_segment_ends() {
         let all = planned(&mut t, 1 << 20, now);
         let first: Vec<_> = all.iter().take(2).copied().collect();
         assert_eq!(first, lengths, "{mss}, {window}: {all:?}");
+    }
+}
+
+/// An application writes 64 KB at a time, and only full segments go: what pushes is the last that can
+/// go, so that no large one is cut. Half the window never goes without.
+#[test]
+fn the_last_segment_that_can_go_pushes() {
+    const WRITE: u32 = 64 << 10;
+    let (mut t, now) = sender(true);
+    t.set_cork(true);
+    let (mut queued, mut since) = (0, 0);
+    for _ in 0..1000 {
+        queued += WRITE;
+        let all = planned(&mut t, queued, now);
+        for (i, &(len, push)) in all.iter().enumerate() {
+            assert!(len == 44 * 1460 || i + 1 == all.len(), "{all:?}");
+            since += len;
+            assert!(since <= 128 << 10, "{since}");
+            if push {
+                since = 0;
+            }
+        }
+        let sent: u32 = all.iter().map(|p| p.0).sum();
+        acked(&mut t, sent, now);
+        queued -= sent;
     }
 }
 
@@ -206,4 +231,97 @@ fn without_that_every_second_segment_is_acknowledged() {
     // And a read that opens a small window says so.
     assert!(t.app_read(30_000, BUFFER));
     acknowledges(&mut t, now).expect("an update");
+}
+
+/// A connection to a peer with a window of 256 KB, 179 segments, and when. It has sent nothing.
+fn sender(on: bool) -> (Tcb, Time) {
+    let cfg = ethernet()
+        .with_initial_window(200)
+        .with_rcv_buf(1 << 20)
+        .with_timestamps(false);
+    let (mut t, now) = opened(cfg);
+    t.set_large(true);
+    t.set_defer(on);
+    acked(&mut t, 0, now);
+    (t, now)
+}
+
+/// So many octets are acknowledged; the window stays 256 KB.
+fn acked(t: &mut Tcb, octets: u32, now: Time) {
+    let hdr = TcpHdr {
+        seq: t.rcv_nxt(),
+        ack: t.snd_una() + octets,
+        flags: TcpFlags::ACK,
+        window: 1 << 10,
+        ..TcpHdr::default()
+    };
+    t.input(&hdr, None, now, &mut Input::default());
+}
+
+/// The segments of each large one that it plans, with so much queued.
+fn sends(t: &mut Tcb, len: u32, now: Time) -> Vec<u32> {
+    let all = planned(t, len, now);
+    all.iter().map(|p| p.0.div_ceil(1460)).collect()
+}
+
+#[test]
+fn a_part_of_a_large_segment_waits_for_room() {
+    const QUEUED: u32 = 900 << 10;
+    let (mut t, now) = sender(true);
+    // Nothing is on the way: all that the window has room for goes, its last part, too.
+    assert_eq!(sends(&mut t, QUEUED, now), [44, 44, 44, 44, 3]);
+    let soon = now.plus(900_000);
+    acked(&mut t, 24 * 1460, soon);
+    assert!(sends(&mut t, QUEUED, soon).is_empty());
+    // A loss probe is due before a timeout would be: were that acknowledgment lost.
+    assert!(t.deadline().nanos_since(soon) < 200_000_000);
+    // What has arrived is acknowledged meanwhile.
+    arrives(&mut t, 2 * MSS, soon);
+    acknowledges(&mut t, soon).expect("an acknowledgment");
+    acked(&mut t, 19 * 1460, soon);
+    assert!(sends(&mut t, QUEUED, soon).is_empty());
+    acked(&mut t, 1460, soon);
+    assert_eq!(sends(&mut t, QUEUED, soon), [44]);
+}
+
+#[test]
+fn a_part_of_a_large_segment_goes_where_waiting_is_for_nothing() {
+    let late = 1_100_000;
+    // Whether it may wait, how many segments are acknowledged, after how long, what is queued, and
+    // whether the application has closed.
+    for (on, segs, after, queued, closed) in [
+        (false, 24, 900_000, 900 << 10, false),
+        // Nothing has been sent for a while.
+        (true, 24, late, 900 << 10, false),
+        // The window has room for all.
+        (true, 24, 900_000, 179 * 1460, false),
+        // No more comes, so that the end is not to be kept back.
+        (true, 24, 900_000, 900 << 10, true),
+    ] {
+        let (mut t, now) = sender(on);
+        assert_eq!(sends(&mut t, 900 << 10, now), [44, 44, 44, 44, 3]);
+        let then = now.plus(after);
+        acked(&mut t, segs * 1460, then);
+        if closed {
+            t.shutdown_write(then);
+        }
+        let sent = sends(&mut t, queued, then);
+        assert_eq!(sent, [24], "{on} {segs} {after} {queued} {closed}");
+    }
+}
+
+#[test]
+fn an_acknowledgment_that_may_take_long_is_not_waited_for() {
+    let (mut t, now) = sender(true);
+    assert_eq!(sends(&mut t, 24 * 1460, now), [24]);
+    let pause = t.srtt().as_nanos() as u64 / 2;
+    assert!(pause > 0);
+    let then = now.plus(pause);
+    assert_eq!(sends(&mut t, 900 << 10, then), [44, 44, 44]);
+    // What is acknowledged next was sent half a round trip later.
+    acked(&mut t, 24 * 1460, then);
+    assert_eq!(sends(&mut t, 900 << 10, then), [44, 3]);
+    // And this right behind that.
+    acked(&mut t, 24 * 1460, then);
+    assert!(sends(&mut t, 900 << 10, then).is_empty());
 }

@@ -75,7 +75,7 @@ pub struct PacketConfig {
 }
 
 impl PacketConfig {
-    /// One queue on that interface, with checksum offload and 4 MiB of buffer.
+    /// One queue on that interface, with checksum offload and 32 MiB of buffer.
     pub fn new(name: &str) -> PacketConfig {
         PacketConfig {
             name: name.to_owned(),
@@ -84,7 +84,7 @@ impl PacketConfig {
             checksum_offload: true,
             large: true,
             bypass_qdisc: false,
-            buffer: 4 << 20,
+            buffer: 32 << 20,
         }
     }
 }

@@ -3,7 +3,7 @@
 use perimeter_base::Time;
 use perimeter_wire::{LARGEST_PAYLOAD, TcpFlags};
 
-use super::output::{Again, New};
+use super::output::{Again, Blocked, New};
 use super::types::{Large, Queued, SegPlan};
 use super::{Tcb, flag};
 use crate::info::CaState;
@@ -14,6 +14,9 @@ enum Next {
     New(New),
 }
 
+/// After so long without sending, ns, what the windows have room for goes at once.
+const LATELY: u64 = 1_000_000;
+
 impl Tcb {
     /// As [`Tcb::plan_here`]; and where that is a full segment, new data or sent again, as many of
     /// those that may follow it at once as `most` allows, as one large segment; the last of them may
@@ -21,7 +24,13 @@ impl Tcb {
     /// ([`SegPlan::segment`]).
     #[inline(never)]
     pub fn plan_large(&mut self, q: Queued, most: Large, now: Time) -> Option<SegPlan> {
+        if let Some(why) = self.defers_for(q, most, now) {
+            return self.defer(why, now);
+        }
         let mut plan = self.plan(q, now)?;
+        if plan.len > 0 && self.defers {
+            self.note_pause(&plan, now);
+        }
         if plan.len == 0 || plan.seg.flags != TcpFlags::ACK {
             return Some(plan);
         }
@@ -31,6 +40,51 @@ impl Tcb {
             self.lengthen(&mut plan, q, most, now);
         }
         Some(plan)
+    }
+
+    /// Which window has room for a part of a large segment only, where that part waits for the next
+    /// acknowledgment: of undisturbed data two thirds of the window are on the way, and more is queued
+    /// than it has room for. Not where that acknowledgment may be more than half a round trip away, or
+    /// nothing has been sent for a millisecond (Linux's `tcp_tso_should_defer`).
+    #[inline]
+    fn defers_for(&self, q: Queued, most: Large, now: Time) -> Option<Blocked> {
+        if !self.defers || !self.has(flag::FAST) {
+            return None;
+        }
+        let mss = u32::from(self.mss);
+        let cwnd = self.cc.cwnd();
+        let window = self.snd_wnd.min(cwnd);
+        let flight = self.snd_nxt.since(self.snd_una);
+        let room = window.saturating_sub(flight);
+        let largest = most.octets.min(cwnd / 2);
+        let part = (mss..largest - largest % mss).contains(&room);
+        let soon = self.snd_una != self.pause_seq && now.nanos_since(self.sent_at) <= LATELY;
+        if !part || !soon || room >= window / 3 || q.len <= flight + room {
+            return None;
+        }
+        Some(match cwnd < self.snd_wnd {
+            true => Blocked::Cwnd,
+            false => Blocked::Window,
+        })
+    }
+
+    /// What `plan` has is sent now. What was acknowledged last was sent a round trip ago, and what is
+    /// acknowledged next right after it, if there was no pause in between.
+    #[inline]
+    fn note_pause(&mut self, plan: &SegPlan, now: Time) {
+        let pause = now.nanos_since(self.sent_at) >= self.rtt.srtt() / 2;
+        if pause || plan.off == 0 {
+            self.pause_seq = plan.seg.seq;
+        }
+        self.sent_at = now;
+    }
+
+    /// Ends the run as if that window had no room.
+    fn defer(&mut self, why: Blocked, now: Time) -> Option<SegPlan> {
+        self.set_flag(flag::CWND_FULL, why == Blocked::Cwnd);
+        self.end_of_run(why, now);
+        self.has(flag::ACK_NOW)
+            .then(|| self.pure(self.snd_nxt, now))
     }
 
     /// Further segments of new data join a full one, all but the last of them full, too. They stop at
@@ -122,8 +176,10 @@ impl Tcb {
             return 0;
         }
         let flight = self.snd_nxt.since(self.snd_una);
-        let allowed = q.len.min(self.snd_wnd).min(self.cc.cwnd());
-        let mut octets = allowed.saturating_sub(flight).min(room);
+        // The last that can go now may push.
+        let mss = u32::from(self.mss);
+        let others = self.goes_now(q).saturating_sub(flight + mss);
+        let mut octets = others.min(room);
         let pushed = match self.has(flag::FIN_QUEUED) {
             true => q.len,
             false => q.len.saturating_sub(q.unpushed),
@@ -133,7 +189,7 @@ impl Tcb {
         }
         let since = self.snd_nxt.since(self.push_seq);
         octets = octets.min((self.push_after() - 1).saturating_sub(since));
-        octets / u32::from(self.mss)
+        octets / mss
     }
 
     /// Counts the `n` segments that [`Tcb::quiet`] has found as sent, right behind another one.

@@ -288,6 +288,12 @@ pub struct Tcb {
     push_seq: Seq,
     /// Large segments are planned: a burst does not push at every second segment.
     large: bool,
+    /// Parts of large segments wait for room in the windows.
+    defers: bool,
+    /// Where sending went on after a pause of half a round trip. Kept while `defers`.
+    pause_seq: Seq,
+    /// When the last segment with data left. Kept while `defers`.
+    sent_at: Time,
     /// Acknowledgments wait for an application that is behind.
     ack_on_read: bool,
     prr: Prr,
@@ -414,6 +420,9 @@ impl Tcb {
             max_wnd: 0,
             push_seq: iss,
             large: false,
+            defers: false,
+            pause_seq: iss,
+            sent_at: now,
             ack_on_read: false,
             snd_sml: iss,
             recover: iss,

@@ -450,15 +450,30 @@ impl Tcb {
         SegPlan::one(self.header(seq, flags, now), off, len)
     }
 
-    /// Whether a segment of `len` octets, the last of so many since a push, ends a pair, or as many
-    /// large segments as half of the peer's largest window holds.
+    /// Whether a segment of `len` octets at `off`, the last of so many since a push, pushes: where
+    /// large segments are planned, the last that can go now, or one that makes half of the peer's
+    /// largest window up; else the second of a pair.
     #[inline(never)]
-    fn pushes_late(&self, len: u32, octets: u32) -> bool {
+    fn pushes_late(&self, q: Queued, (off, len): (u32, u32), octets: u32) -> bool {
         if self.large {
-            return octets >= self.push_after();
+            return octets >= self.push_after() || self.is_last(q, off + len);
         }
         let mss = u32::from(self.mss);
         len != mss || octets >= self.max_wnd || octets.is_multiple_of(2 * mss)
+    }
+
+    /// Whether nothing of what is queued can go now behind the first `end` octets.
+    fn is_last(&self, q: Queued, end: u32) -> bool {
+        let goes = self.goes_now(q);
+        let rest = goes.saturating_sub(end);
+        let held = goes < q.len || (!self.has(flag::FIN_QUEUED) && self.hold_partial(q, end));
+        rest == 0 || (rest < self.mss.into() && held)
+    }
+
+    /// How far the queue and the windows let undisturbed data go now, octets from SND.UNA.
+    #[inline]
+    pub(super) fn goes_now(&self, q: Queued) -> u32 {
+        q.len.min(self.snd_wnd).min(self.cc.cwnd())
     }
 
     /// Counts new data as sent; returns the flags of its segment.
@@ -485,7 +500,7 @@ impl Tcb {
         // sees one must not wait for the window to fill (Linux; at a pair's end).
         let octets = (self.snd_nxt + len).since(self.push_seq);
         let late = octets > self.max_wnd / 2 || (self.large && octets > self.max_wnd / 4);
-        if late && self.pushes_late(len, octets) {
+        if late && self.pushes_late(q, (off, len), octets) {
             self.push_seq = self.snd_nxt + len;
             flags |= TcpFlags::PSH;
         }
@@ -580,7 +595,7 @@ impl Tcb {
     }
 
     /// A segment without data.
-    fn pure(&mut self, seq: Seq, now: Time) -> SegPlan {
+    pub(super) fn pure(&mut self, seq: Seq, now: Time) -> SegPlan {
         SegPlan::one(self.header(seq, TcpFlags::ACK, now), 0, 0)
     }
 
@@ -631,7 +646,7 @@ impl Tcb {
 
     /// `plan` has no data to send: notes why, for congestion control, and sees to it that
     /// blocked data is not forgotten.
-    fn end_of_run(&mut self, blocked: Blocked, now: Time) {
+    pub(super) fn end_of_run(&mut self, blocked: Blocked, now: Time) {
         let flight = self.snd_nxt.since(self.snd_una);
         let full = blocked == Blocked::Cwnd;
         self.arm_probe(self.burst > 0, now);

@@ -311,6 +311,12 @@ impl Tcb {
         self.large = on;
     }
 
+    /// Whether the part of a large segment that the windows have room for waits until they have room
+    /// for more, while two thirds of them are on the way.
+    pub fn set_defer(&mut self, on: bool) {
+        self.defers = on;
+    }
+
     /// Whether data is acknowledged once the application has read, in place of when it arrives, while
     /// half of the receive buffer or more waits for it; after half a millisecond in any case.
     pub fn set_ack_on_read(&mut self, on: bool) {

@@ -200,9 +200,6 @@ pub fn world_of(settings: Settings, queues: usize, test: impl FnOnce(&World) + S
         let tun = tun.expect("a TUN device");
         host::set_up(TUN, true).expect("up");
         for line in [
-            // The kernel drops what its queue to the device has no room for: the usual 500 packets are
-            // less than one window of each of 500 connections.
-            &format!("link set {TUN} txqueuelen 10000"),
             &format!("addr add 198.18.0.1/15 dev {TUN}"),
             &format!("-6 addr add fd66::1/64 dev {TUN} nodad"),
             // To the inside's programs the TUN device is nearer; what is bound to the veth pair
