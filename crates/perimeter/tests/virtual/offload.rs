@@ -162,15 +162,9 @@ fn stretch(wire: Option<&WireConfig>) {
             });
         }
         let [[came, frames, each], [_, _, stretched]] = *merges.lock().unwrap();
-        // Where several workers share a burst, or layers run on cores of their own, a pair may come
-        // behind a segment that waits, and is acknowledged with it: 5 and 1 of 138 times here.
         let name = org.to_string();
-        let odd = match name.contains("workers=") || name == "pef:horizontal" {
-            true => came / 16,
-            false => 0,
-        };
-        // So may the pair behind the last one of an odd number that came as one.
-        let odd = odd + if wire.is_some() { frames } else { 0 };
+        // The last of what came as one may be acknowledged with what follows.
+        let odd = if wire.is_some() { frames } else { 0 };
         // The last one may wait for the delayed acknowledgment.
         assert!(
             each * 2 + 1 + odd >= came,

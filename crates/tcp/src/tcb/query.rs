@@ -317,6 +317,11 @@ impl Tcb {
         self.defers = on;
     }
 
+    /// Whether data has arrived whose acknowledgment waits, for more data or for a time.
+    pub fn delays_ack(&self) -> bool {
+        self.delack_at != Time::NEVER
+    }
+
     /// Whether data is acknowledged once the application has read, in place of when it arrives, while
     /// half of the receive buffer or more waits for it; after half a millisecond in any case.
     pub fn set_ack_on_read(&mut self, on: bool) {
