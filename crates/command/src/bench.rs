@@ -162,8 +162,8 @@ pub struct Bench {
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = units::duration)]
     look_around: Option<Duration>,
     /// Bytes that an inbound thread of our organizations takes in a row before it lets other threads
-    /// of its core run, so that they read what is still in a cache; no burst of a device is longer,
-    /// whoever takes it; 0: all that come [default: 786432; 0 in the lab's plans]
+    /// of its core run, so that they read what is still in a cache; bursts of a
+    /// device are about as long at most; 0: all that come [default: 786432; 0 in the lab's plans]
     #[arg(long, value_name = "B", value_parser = budget)]
     budget: Option<usize>,
     /// Tell a writer who found no room as soon as so many bytes of its send buffer are free, as BSD's

@@ -23,8 +23,19 @@ fn request(
     Ok(req.data)
 }
 
-fn number(data: &[u8; 24]) -> i32 {
-    i32::from_ne_bytes([data[0], data[1], data[2], data[3]])
+/// A number of the interface's.
+fn number(name: &str, what: libc::Ioctl) -> io::Result<u32> {
+    let data = request(name, what, |_| {})?;
+    let number = i32::from_ne_bytes([data[0], data[1], data[2], data[3]]);
+    Ok(number.max(0) as u32)
+}
+
+fn set_number(name: &str, what: libc::Ioctl, number: u32) -> io::Result<()> {
+    let number = i32::try_from(number).map_err(|_| io::ErrorKind::InvalidInput)?;
+    request(name, what, |d| {
+        d[..4].copy_from_slice(&number.to_ne_bytes());
+    })?;
+    Ok(())
 }
 
 /// The interface's MTU, bytes.
@@ -32,8 +43,7 @@ fn number(data: &[u8; 24]) -> i32 {
 /// # Errors
 /// If there is no such interface.
 pub fn mtu(name: &str) -> io::Result<u32> {
-    let data = request(name, libc::SIOCGIFMTU, |_| {})?;
-    Ok(number(&data).max(0) as u32)
+    number(name, libc::SIOCGIFMTU)
 }
 
 /// Sets the interface's MTU, bytes.
@@ -41,11 +51,7 @@ pub fn mtu(name: &str) -> io::Result<u32> {
 /// # Errors
 /// Without privilege, or for an MTU that the kernel refuses.
 pub fn set_mtu(name: &str, mtu: u32) -> io::Result<()> {
-    let mtu = i32::try_from(mtu).map_err(|_| io::ErrorKind::InvalidInput)?;
-    request(name, libc::SIOCSIFMTU, |d| {
-        d[..4].copy_from_slice(&mtu.to_ne_bytes());
-    })?;
-    Ok(())
+    set_number(name, libc::SIOCSIFMTU, mtu)
 }
 
 /// How many packets may wait in the interface until its device takes them; further ones are lost.
@@ -53,8 +59,7 @@ pub fn set_mtu(name: &str, mtu: u32) -> io::Result<()> {
 /// # Errors
 /// If there is no such interface.
 pub fn queue_len(name: &str) -> io::Result<u32> {
-    let data = request(name, SIOCGIFTXQLEN, |_| {})?;
-    Ok(number(&data).max(0) as u32)
+    number(name, SIOCGIFTXQLEN)
 }
 
 /// Sets how many packets may wait in the interface, 0 to 2³¹ - 1.
@@ -62,11 +67,7 @@ pub fn queue_len(name: &str) -> io::Result<u32> {
 /// # Errors
 /// Without privilege, or for a number that the kernel refuses.
 pub fn set_queue_len(name: &str, len: u32) -> io::Result<()> {
-    let len = i32::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
-    request(name, SIOCSIFTXQLEN, |d| {
-        d[..4].copy_from_slice(&len.to_ne_bytes());
-    })?;
-    Ok(())
+    set_number(name, SIOCSIFTXQLEN, len)
 }
 
 /// The interface's own link-layer address, which is the kernel's.
@@ -93,8 +94,7 @@ pub fn kind(name: &str) -> io::Result<u16> {
 /// # Errors
 /// If there is no such interface.
 pub fn index(name: &str) -> io::Result<u32> {
-    let data = request(name, libc::SIOCGIFINDEX, |_| {})?;
-    Ok(number(&data).max(0) as u32)
+    number(name, libc::SIOCGIFINDEX)
 }
 
 /// Whether the interface is up, with a carrier or without.

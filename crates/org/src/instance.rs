@@ -8,7 +8,7 @@ use crate::spec::OrgSpec;
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use perimeter_base::Time;
-use perimeter_link::{RxFrame, RxQueue};
+use perimeter_link::RxQueue;
 use perimeter_stack::aside::{Aside, Wanted};
 use perimeter_stack::datagram::Datagram;
 use perimeter_stack::hold::{Serial, Verdict};
@@ -39,9 +39,6 @@ use sleepers::Sleepers;
 /// How long a queue counts as attended to after it was driven, ns: longer than an application works
 /// between two polls, mostly.
 const ATTENDED: u64 = 1_000_000;
-/// What of a frame does not count of a thread's budget, octets: headers, and so all of an
-/// acknowledgment. Where those come in, the longer others wait for room, the more they write at once.
-const HEADERS: usize = 128;
 /// How often at most leaving a perimeter lets connections go on that wait for room.
 const RESUME_TURNS: usize = 64;
 
@@ -460,12 +457,10 @@ impl<O: Org> Instance<O> {
         let most = own.bursts.most(self.sh.config.budget);
         let n = rx.poll(now, &mut own.pool, &mut own.frames, most);
         if n > 0 {
-            own.bursts.took(&own.frames);
+            let octets = own.bursts.took(&own.frames);
             self.sh.p.touch(&port.payload, Touched::Payload, 0, true);
             if let Some(left) = &mut own.left {
-                let octets =
-                    |f: &RxFrame| (f.buf.len() + f.buf.behind_len()).saturating_sub(HEADERS);
-                *left = left.saturating_sub(own.frames.iter().map(octets).sum());
+                *left = left.saturating_sub(octets);
             }
             let iface = port.iface;
             let wanted = Wanted {

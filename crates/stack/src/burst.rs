@@ -5,9 +5,9 @@
 //! connections that does not matter. One that is alone and bound by its window stands still meanwhile:
 //! 64 frames are a third of a window of 256 KB. So its bursts are half as long.
 //!
-//! Frames of a device that does not cut them have up to 64 KB each: 64 of them are 4 MB, which no core
-//! has for itself. Who reads what they brought would have it from memory. So they are no more than the
-//! budget allows.
+//! Frames of a device that does not cut them have up to 64 KB each, and 64 of them 4 MB: more than a
+//! core has of cache for itself, so that who reads what they brought reads slower. So a burst of those
+//! is about as long as `Config::budget` says.
 
 use perimeter_link::RxFrame;
 
@@ -21,18 +21,22 @@ const SHORT: usize = BURST / 2;
 /// several flows may send a whole window each, one after the other.
 const ALONE: usize = 8 * BURST;
 
+/// What of a frame does not count of a thread's budget, octets: headers, and so all of an
+/// acknowledgment. Where those come in, the longer others wait for room, the more they write at once.
+const HEADERS: usize = 128;
+
 /// Who has sent what was taken lately. Only devices that tell flows apart let that be seen.
 #[derive(Debug, Default)]
 pub struct Bursts {
     flow: Option<u32>,
     in_a_row: usize,
-    /// The mean length of the last burst's frames, octets.
+    /// Octets of payload in a frame of the last burst, in the mean.
     mean: usize,
 }
 
 impl Bursts {
-    /// How many frames are to be taken now, of no more than some `budget` octets together; 0: of any
-    /// number.
+    /// How many frames are to be taken now: if they are as long as the last ones, they have no more
+    /// than `budget` octets of payload together, unless that is 0.
     #[inline]
     pub fn most(&self, budget: usize) -> usize {
         let most = if self.in_a_row < ALONE { BURST } else { SHORT };
@@ -42,12 +46,15 @@ impl Bursts {
         }
     }
 
-    /// These were taken.
+    /// These were taken; how many octets of payload they have, of a budget.
     #[inline]
-    pub fn took(&mut self, frames: &[RxFrame]) {
-        let Some(first) = frames.first() else { return };
-        let octets = |f: &RxFrame| f.buf.len() + f.buf.behind_len();
-        self.mean = frames.iter().map(octets).sum::<usize>() / frames.len();
+    pub fn took(&mut self, frames: &[RxFrame]) -> usize {
+        let Some(first) = frames.first() else {
+            return 0;
+        };
+        let octets = |f: &RxFrame| (f.buf.len() + f.buf.behind_len()).saturating_sub(HEADERS);
+        let octets = frames.iter().map(octets).sum();
+        self.mean = octets / frames.len();
         if first.hash != self.flow {
             (self.flow, self.in_a_row) = (first.hash, 0);
         }
@@ -56,6 +63,7 @@ impl Bursts {
             true => self.in_a_row = (self.in_a_row + frames.len()).min(ALONE),
             false => self.in_a_row = 0,
         }
+        octets
     }
 }
 

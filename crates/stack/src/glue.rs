@@ -102,8 +102,8 @@ fn input_merged<A: Access>(a: &mut A, cx: &mut Ctx<A::K>, seg: &mut Seg) {
     if seg.segs > most && seg.octets() > 0 {
         return seg.in_runs(most, |seg| input(a, cx, seg));
     }
-    // With one that waits to be acknowledged the first of these makes two.
-    if most == 2 && seg.octets() > 0 && a.tcb().tcb.delays_ack() {
+    // Every second segment is acknowledged: where one waits already, the first of these makes two.
+    if !cx.sh.config.stretch_acks && seg.octets() > 0 && a.tcb().tcb.delays_ack() {
         return seg.apart(|seg| input(a, cx, seg));
     }
     let now = now(a, cx);

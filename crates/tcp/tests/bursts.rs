@@ -45,6 +45,18 @@ fn planned(t: &mut Tcb, len: u32, now: Time) -> Vec<(u32, bool)> {
     each.map(|p| (p.len, push(p.seg.flags))).collect()
 }
 
+/// The peer acknowledges so many octets, and shows a window.
+fn told(t: &mut Tcb, acked: u32, window: u32, now: Time) {
+    let hdr = TcpHdr {
+        seq: t.rcv_nxt(),
+        ack: t.snd_una() + acked,
+        flags: TcpFlags::ACK,
+        window: (window >> 8) as u16,
+        ..TcpHdr::default()
+    };
+    t.input(&hdr, None, now, &mut Input::default());
+}
+
 #[test]
 fn pushes_cut_no_large_segment() {
     let cfg = ethernet()
@@ -54,14 +66,7 @@ fn pushes_cut_no_large_segment() {
     let (mut t, now) = opened(cfg);
     t.set_large(true);
     // The window of a SYN is not scaled; this one has room for all.
-    let hdr = TcpHdr {
-        seq: t.rcv_nxt(),
-        ack: t.snd_una(),
-        flags: TcpFlags::ACK,
-        window: 1 << 12,
-        ..TcpHdr::default()
-    };
-    t.input(&hdr, None, now, &mut Input::default());
+    told(&mut t, 0, 1 << 20, now);
     // 200 segments may go. Of 1460 octets 44 fit a large one.
     let (whole, rest) = ((44 * 1460, false), (24 * 1460, true));
     let all = planned(&mut t, 1 << 20, now);
@@ -85,14 +90,7 @@ fn half_the_window_pushes_where_a_large_segment_ends() {
             .with_timestamps(false);
         let (mut t, now) = opened(cfg);
         t.set_large(true);
-        let hdr = TcpHdr {
-            seq: t.rcv_nxt(),
-            ack: t.snd_una(),
-            flags: TcpFlags::ACK,
-            window: (window >> 8) as u16,
-            ..TcpHdr::default()
-        };
-        t.input(&hdr, None, now, &mut Input::default());
+        told(&mut t, 0, window, now);
         let all = planned(&mut t, 1 << 20, now);
         let first: Vec<_> = all.iter().take(2).copied().collect();
         assert_eq!(first, lengths, "{mss}, {window}: {all:?}");
@@ -248,14 +246,7 @@ fn sender(on: bool) -> (Tcb, Time) {
 
 /// So many octets are acknowledged; the window stays 256 KB.
 fn acked(t: &mut Tcb, octets: u32, now: Time) {
-    let hdr = TcpHdr {
-        seq: t.rcv_nxt(),
-        ack: t.snd_una() + octets,
-        flags: TcpFlags::ACK,
-        window: 1 << 10,
-        ..TcpHdr::default()
-    };
-    t.input(&hdr, None, now, &mut Input::default());
+    told(t, octets, BUFFER, now);
 }
 
 /// The segments of each large one that it plans, with so much queued.
@@ -286,27 +277,26 @@ fn a_part_of_a_large_segment_waits_for_room() {
 
 #[test]
 fn a_part_of_a_large_segment_goes_where_waiting_is_for_nothing() {
-    let late = 1_100_000;
-    // Whether it may wait, how many segments are acknowledged, after how long, what is queued, and
-    // whether the application has closed.
-    for (on, segs, after, queued, closed) in [
-        (false, 24, 900_000, 900 << 10, false),
+    // Whether parts wait at all, when the acknowledgment comes, what is queued, and whether the
+    // application has closed.
+    for (on, after, queued, closed) in [
+        (false, 900_000, 900 << 10, false),
         // Nothing has been sent for a while.
-        (true, 24, late, 900 << 10, false),
+        (true, 1_100_000, 900 << 10, false),
         // The window has room for all.
-        (true, 24, 900_000, 179 * 1460, false),
+        (true, 900_000, 179 * 1460, false),
         // No more comes, so that the end is not to be kept back.
-        (true, 24, 900_000, 900 << 10, true),
+        (true, 900_000, 900 << 10, true),
     ] {
         let (mut t, now) = sender(on);
         assert_eq!(sends(&mut t, 900 << 10, now), [44, 44, 44, 44, 3]);
         let then = now.plus(after);
-        acked(&mut t, segs * 1460, then);
+        acked(&mut t, 24 * 1460, then);
         if closed {
             t.shutdown_write(then);
         }
         let sent = sends(&mut t, queued, then);
-        assert_eq!(sent, [24], "{on} {segs} {after} {queued} {closed}");
+        assert_eq!(sent, [24], "{on} {after} {queued} {closed}");
     }
 }
 

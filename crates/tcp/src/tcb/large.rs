@@ -25,7 +25,8 @@ impl Tcb {
     #[inline(never)]
     pub fn plan_large(&mut self, q: Queued, most: Large, now: Time) -> Option<SegPlan> {
         if let Some(why) = self.defers_for(q, most, now) {
-            return self.defer(why, now);
+            self.set_flag(flag::CWND_FULL, why == Blocked::Cwnd);
+            return self.without_data(why, now);
         }
         let mut plan = self.plan(q, now)?;
         if plan.len > 0 && self.defers {
@@ -42,10 +43,10 @@ impl Tcb {
         Some(plan)
     }
 
-    /// Which window has room for a part of a large segment only, where that part waits for the next
-    /// acknowledgment: of undisturbed data two thirds of the window are on the way, and more is queued
-    /// than it has room for. Not where that acknowledgment may be more than half a round trip away, or
-    /// nothing has been sent for a millisecond (Linux's `tcp_tso_should_defer`).
+    /// Whether a part of a large segment waits for the next acknowledgment, and for which window
+    /// (Linux's `tcp_tso_should_defer`). It waits while two thirds of the window are on the way and more
+    /// is queued than the rest has room for; but not if that acknowledgment may be more than half a
+    /// round trip away, nor once nothing has been sent for a millisecond.
     #[inline]
     fn defers_for(&self, q: Queued, most: Large, now: Time) -> Option<Blocked> {
         if !self.defers || !self.has(flag::FAST) {
@@ -77,14 +78,6 @@ impl Tcb {
             self.pause_seq = plan.seg.seq;
         }
         self.sent_at = now;
-    }
-
-    /// Ends the run as if that window had no room.
-    fn defer(&mut self, why: Blocked, now: Time) -> Option<SegPlan> {
-        self.set_flag(flag::CWND_FULL, why == Blocked::Cwnd);
-        self.end_of_run(why, now);
-        self.has(flag::ACK_NOW)
-            .then(|| self.pure(self.snd_nxt, now))
     }
 
     /// Further segments of new data join a full one, all but the last of them full, too. They stop at

@@ -176,11 +176,14 @@ impl Tcb {
             Ok(plan) => return Some(plan),
             Err(why) => why,
         };
+        self.without_data(blocked, now)
+    }
+
+    /// What is sent where data is blocked: an acknowledgment, if one is due.
+    pub(super) fn without_data(&mut self, blocked: Blocked, now: Time) -> Option<SegPlan> {
         self.end_of_run(blocked, now);
-        if self.has(flag::ACK_NOW) {
-            return Some(self.pure(self.snd_nxt, now));
-        }
-        None
+        let due = self.has(flag::ACK_NOW);
+        due.then(|| self.pure(self.snd_nxt, now))
     }
 
     /// A SYN, or a SYN-ACK after SYNs have crossed.
@@ -595,7 +598,7 @@ impl Tcb {
     }
 
     /// A segment without data.
-    pub(super) fn pure(&mut self, seq: Seq, now: Time) -> SegPlan {
+    fn pure(&mut self, seq: Seq, now: Time) -> SegPlan {
         SegPlan::one(self.header(seq, TcpFlags::ACK, now), 0, 0)
     }
 
@@ -646,7 +649,7 @@ impl Tcb {
 
     /// `plan` has no data to send: notes why, for congestion control, and sees to it that
     /// blocked data is not forgotten.
-    pub(super) fn end_of_run(&mut self, blocked: Blocked, now: Time) {
+    fn end_of_run(&mut self, blocked: Blocked, now: Time) {
         let flight = self.snd_nxt.since(self.snd_una);
         let full = blocked == Blocked::Cwnd;
         self.arm_probe(self.burst > 0, now);
