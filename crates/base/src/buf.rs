@@ -19,18 +19,23 @@ pub const POOLED_JUMBO: usize = 9 * 1024 + 256;
 /// spare.
 pub const POOLED_LARGE: usize = 64 * 1024 + 128;
 
-/// What is larger than half of a buffer for large segments goes into one.
-const LARGE: core::ops::RangeInclusive<usize> = POOLED_LARGE / 2 + 1..=POOLED_LARGE;
+/// All capacities of pooled buffers, in bytes, each about twice the one before: who takes a buffer
+/// for what it has to hold fills half of it.
+pub(crate) const CAPACITIES: [usize; 6] = [
+    POOLED,
+    POOLED_JUMBO / 2,
+    POOLED_JUMBO,
+    2 * POOLED_JUMBO,
+    34 * 1024,
+    POOLED_LARGE,
+];
 
-/// The capacity, in bytes, of a buffer for frames of up to `len` bytes: one that pools keep, unless
-/// that is too small, or far too large.
+/// The capacity, in bytes, of a buffer for frames of up to `len` bytes: the least that pools keep, or
+/// `len` where that is more than any.
 #[inline]
 pub fn roomy(len: usize) -> usize {
-    match len {
-        ..=POOLED => POOLED,
-        n if LARGE.contains(&n) => POOLED_LARGE,
-        n => n.max(POOLED_JUMBO),
-    }
+    let pooled = CAPACITIES.into_iter().find(|c| len <= *c);
+    pooled.unwrap_or(len)
 }
 
 /// Which bytes of a buffer are of interest: the first one's place, and behind it how many.

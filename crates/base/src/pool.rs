@@ -5,7 +5,7 @@ use alloc::{collections::VecDeque, sync::Arc, vec::Vec};
 use core::fmt;
 
 use crate::atomics::{AtomicUsize, List, Ordering};
-use crate::buf::{POOLED, POOLED_JUMBO, POOLED_LARGE, PktBuf, roomy};
+use crate::buf::{CAPACITIES, POOLED, PktBuf, roomy};
 
 /// Packet buffers in a row: what has arrived on a connection, or what a reader takes. Where they
 /// come and go by the thousand, [`PktPool::reserve`] makes room in one and [`PktPool::put_all`] takes
@@ -21,19 +21,22 @@ const PLACES: [usize; 2] = [4, 64];
 /// How many queues go to a depot or come from it at once.
 const QUEUES: usize = 16;
 
-/// Capacities of the buffers that are kept, how many of them go to a depot or come from it at once,
-/// and how many a core keeps that has one.
-const KINDS: [(usize, usize, usize); 3] = [
-    (POOLED, MAGAZINE, 8 * MAGAZINE),
-    (POOLED_JUMBO, MAGAZINE, 2 * MAGAZINE),
-    (POOLED_LARGE, 2, 16),
+/// Of buffers of each of [`CAPACITIES`], how many go to a depot or come from it at once, and how many a
+/// core keeps that has one.
+const KINDS: [(usize, usize); CAPACITIES.len()] = [
+    (MAGAZINE, 8 * MAGAZINE),
+    (32, 128),
+    (MAGAZINE, 2 * MAGAZINE),
+    (8, 64),
+    (4, 32),
+    (2, 16),
 ];
 
-/// A core's stock of packet buffers of [`POOLED`], [`POOLED_JUMBO`] and [`POOLED_LARGE`] bytes, and of
-/// queues for them. Not shared, so it needs no lock; where one core takes what another gives back, a
+/// A core's stock of packet buffers, of each of the capacities from [`POOLED`] to
+/// [`POOLED_LARGE`](crate::buf::POOLED_LARGE), and of queues for them. Not shared, so it needs no lock; where one core takes what another gives back, a
 /// [`PktDepot`] is between them.
 pub struct PktPool {
-    bufs: [Stock<PktBuf>; 3],
+    bufs: [Stock<PktBuf>; CAPACITIES.len()],
     queues: [Stock<PktQueue>; 2],
     /// Buffers that had to be allocated because there was none in stock.
     pub misses: u64,
@@ -45,7 +48,7 @@ pub struct PktPool {
 /// core's allocator. (Bonwick and Adams, "Magazines and Vmem", 2001, section 3.) Cheap to clone.
 #[derive(Clone)]
 pub struct PktDepot {
-    bufs: [Arc<Magazines<PktBuf>>; 3],
+    bufs: [Arc<Magazines<PktBuf>>; CAPACITIES.len()],
     queues: [Arc<Magazines<PktQueue>>; 2],
 }
 
@@ -58,9 +61,9 @@ impl PktDepot {
             let each = places * size_of::<PktBuf>();
             Arc::new(Magazines::new(bytes / 2, each, QUEUES))
         };
-        let bufs = |(capacity, size, _)| Arc::new(Magazines::new(bytes, capacity, size));
+        let bufs = |kind: usize| Arc::new(Magazines::new(bytes, CAPACITIES[kind], KINDS[kind].0));
         PktDepot {
-            bufs: KINDS.map(bufs),
+            bufs: core::array::from_fn(bufs),
             queues: PLACES.map(queues),
         }
     }
@@ -192,7 +195,7 @@ impl PktPool {
     /// A pool that keeps at most `limit` buffers of usual size, and of others in proportion. What is
     /// too many is freed.
     pub fn new(limit: usize) -> PktPool {
-        let part = |(_, _, most)| limit * most / KINDS[0].2;
+        let part = |(_, most)| limit * most / KINDS[0].1;
         PktPool {
             bufs: KINDS.map(|kind| Stock::new(part(kind), None)),
             queues: PLACES.map(|_| Stock::new(limit / 4, None)),
@@ -203,10 +206,10 @@ impl PktPool {
     /// A pool of one of several cores that have `depot` in common. It keeps at most half as many
     /// as [`PktPool::default`], and fewer as long as it is asked for few.
     pub fn of(depot: PktDepot) -> PktPool {
-        let [usual, jumbo, large] = depot.bufs;
-        let of = |d, kind: usize| Stock::new(KINDS[kind].2, Some(d));
+        let mut kinds = KINDS.iter();
+        let mut most = || kinds.next().map_or(0, |kind| kind.1);
         PktPool {
-            bufs: [of(usual, 0), of(jumbo, 1), of(large, 2)],
+            bufs: depot.bufs.map(|d| Stock::new(most(), Some(d))),
             queues: depot.queues.map(|d| Stock::new(8 * QUEUES, Some(d))),
             misses: 0,
         }
@@ -227,19 +230,13 @@ impl PktPool {
 
     /// As [`PktPool::take`] where the stock of usual buffers has none.
     fn take_other(&mut self, capacity: usize) -> PktBuf {
-        let roomy = roomy(capacity);
-        let kept = match roomy {
-            POOLED => self.bufs[0].fetch(),
-            POOLED_JUMBO => self.bufs[1].take(),
-            POOLED_LARGE => self.bufs[2].take(),
-            _ => None,
-        };
-        if let Some(mut b) = kept {
+        let kind = CAPACITIES.iter().position(|c| capacity <= *c);
+        if let Some(mut b) = kind.and_then(|kind| self.bufs[kind].take()) {
             b.set_window(0, 0);
             return b;
         }
         self.misses += 1;
-        PktBuf::with_capacity(roomy)
+        PktBuf::with_capacity(roomy(capacity))
     }
 
     /// Takes a buffer back; one of another size, or a device's frame, is freed, and so is one too
@@ -247,11 +244,10 @@ impl PktPool {
     #[inline]
     pub fn put(&mut self, b: PktBuf) {
         if b.is_heap_of(POOLED) {
-            self.bufs[0].put(b);
-        } else if b.is_heap_of(POOLED_JUMBO) {
-            self.bufs[1].put(b);
-        } else if b.is_heap_of(POOLED_LARGE) {
-            self.bufs[2].put(b);
+            return self.bufs[0].put(b);
+        }
+        if let Some(kind) = CAPACITIES.iter().position(|c| b.is_heap_of(*c)) {
+            self.bufs[kind].put(b);
         }
     }
 
@@ -316,6 +312,7 @@ impl Default for PktPool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::buf::{POOLED_JUMBO, POOLED_LARGE};
     use alloc::collections::BTreeSet;
 
     #[test]
@@ -327,11 +324,18 @@ mod tests {
         p.put(PktBuf::with_capacity(POOLED_JUMBO));
         assert_eq!(p.len(), 1, "over a quarter of the limit is freed");
         assert_eq!(p.take(100).capacity(), POOLED, "not for small frames");
-        assert_eq!(p.take(POOLED + 1).capacity(), POOLED_JUMBO);
+        assert_eq!(p.take(9000).capacity(), POOLED_JUMBO);
         assert_eq!((p.len(), p.misses), (0, 2));
-        assert_eq!(p.take(20_000).capacity(), 20_000);
+        assert_eq!(p.take(POOLED + 1).capacity(), POOLED_JUMBO / 2);
         assert_eq!(p.take(40_000).capacity(), POOLED_LARGE);
         assert_eq!(p.take(70_000).capacity(), 70_000);
+        for len in POOLED..POOLED_LARGE {
+            let capacity = p.take(len).capacity();
+            assert!(
+                capacity >= len && 5 * len > 2 * capacity,
+                "{len}: {capacity}"
+            );
+        }
 
         let mut p = PktPool::new(1);
         let b = p.take(100);

@@ -150,7 +150,8 @@ pub struct Bench {
     locks: Option<LockPolicy>,
     /// Who cuts what our organizations send into segments: off (nobody: each is planned by itself),
     /// software (the stack, where a burst enters the transmit ring) or device (the device, if it can,
-    /// else the stack) [default: device; off in the lab's plans]
+    /// else the stack; simulated NICs then merge what they receive, too, as the stack does
+    /// otherwise) [default: device; off in the lab's plans]
     #[arg(long, value_name = "WHO", value_parser = Offload::from_str)]
     offload: Option<Offload>,
     /// Acknowledge every second full segment (RFC 5681), also where segments of a burst are taken
@@ -186,6 +187,10 @@ pub struct Bench {
     /// pages, instead of copying it, as a NIC's DMA does
     #[arg(long)]
     hand_on: bool,
+    /// Applications on our organizations look at what they receive where it lies (a byte of each
+    /// line of a cache), instead of having it copied, as other stacks' calls do (needs TCP)
+    #[arg(long)]
+    in_place: bool,
     /// Time our organizations' locks (waits and holds by size) and what queueing, parking and
     /// waking take; costs two readings of a clock at each acquisition, park and wake
     #[arg(long)]
@@ -342,6 +347,7 @@ impl Bench {
             interrupt_delay: self.interrupt_delay.unwrap_or(d.interrupt_delay),
             interrupt_gap: self.interrupt_gap.unwrap_or(d.interrupt_gap),
             hand_on: self.hand_on,
+            in_place: self.in_place,
             profile: self.profile,
             seconds: self.seconds.unwrap_or(d.seconds),
             repeat: self.repeat.unwrap_or(d.repeat),

@@ -202,6 +202,7 @@ pub(super) struct Overrides {
     #[serde(default, deserialize_with = "duration")]
     interrupt_gap: Option<Duration>,
     hand_on: Option<bool>,
+    in_place: Option<bool>,
     profile: Option<bool>,
 }
 
@@ -237,6 +238,7 @@ impl Overrides {
         put(&mut s.interrupt_delay, &self.interrupt_delay);
         put(&mut s.interrupt_gap, &self.interrupt_gap);
         put(&mut s.hand_on, &self.hand_on);
+        put(&mut s.in_place, &self.in_place);
         put(&mut s.profile, &self.profile);
         put(&mut s.reconnect, &self.reconnect);
         if self.exchange.is_some() {

@@ -7,6 +7,7 @@ use perimeter_base::{PktBuf, Time};
 use perimeter_wire::checksum;
 
 use super::NicConfig;
+use super::peer::{ACK, PSH};
 use super::subnet::{PREFIX6_OCTETS, PREFIX6_SUM};
 use crate::pattern::Pattern;
 
@@ -52,6 +53,20 @@ pub(crate) struct Item {
 
 const _: () = assert!(size_of::<Item>() == 64);
 
+impl Item {
+    fn seg(&self) -> Option<&Seg> {
+        match &self.what {
+            What::Seg(seg) => Some(seg),
+            What::Raw(_) => None,
+        }
+    }
+
+    /// Bytes of the stream that it carries.
+    pub(crate) fn payload(&self) -> u16 {
+        self.seg().map_or(0, |s| s.len)
+    }
+}
+
 /// A delayed acknowledgment: sent when due unless the flow has acknowledged by itself.
 #[derive(Debug)]
 pub(crate) struct Delayed {
@@ -63,10 +78,14 @@ pub(crate) struct Delayed {
     pub seg: Seg,
 }
 
+/// Length of Ethernet's header.
+const ETHERNET: usize = 14;
 /// Length of Ethernet and IPv4 headers, and of TCP's without options.
-const PLAIN: usize = 14 + 20 + 20;
+const PLAIN: usize = ETHERNET + 20 + 20;
 /// How much longer IPv6's header is.
 const LONGER: usize = 20;
+/// The most bytes of IP's header and what follows it, in either family.
+const MOST: usize = 65_535;
 
 impl Seg {
     /// Room that the frame needs, bytes.
@@ -79,21 +98,40 @@ impl Seg {
     /// room for the headers; payload that does not fit is cut off.
     #[inline]
     pub fn build(&self, buf: &mut PktBuf, nic: &NicConfig, pattern: &Pattern) {
+        let head = self.headers(nic.v6);
+        let payload = usize::from(self.len).min(buf.capacity().saturating_sub(head));
+        let sum = match payload {
+            0 => 0,
+            _ => pattern.sum(usize::from(self.phase), payload),
+        };
+        if !self.build_headers(buf.raw_mut(), nic, payload, sum) {
+            return;
+        }
+        if payload != 0 {
+            let bytes = pattern.at(usize::from(self.phase), payload);
+            buf.raw_mut()[head..head + bytes.len()].copy_from_slice(bytes);
+        }
+        buf.set_window(0, head + payload);
+    }
+
+    /// Length of the headers.
+    #[inline]
+    fn headers(&self, v6: bool) -> usize {
+        PLAIN + if v6 { LONGER } else { 0 } + if self.ts { 12 } else { 0 }
+    }
+
+    /// Writes the headers of a frame of `payload` bytes, whose sum is `sum`; whether they had room.
+    #[inline]
+    fn build_headers(&self, raw: &mut [u8], nic: &NicConfig, payload: usize, sum: u32) -> bool {
         let tcp_len = if self.ts { 32 } else { 20 };
         let tcp = if nic.v6 { 34 + LONGER } else { 34 };
-        let head = tcp + tcp_len;
-        let payload = usize::from(self.len).min(buf.capacity().saturating_sub(head));
-        let raw = buf.raw_mut();
         let addresses = half_sum(self.src) + half_sum(self.dst);
-        let mut sum = match nic.v6 {
+        let pseudo = match nic.v6 {
             true => addresses + 2 * PREFIX6_SUM,
             false => addresses,
         };
-        if payload != 0 {
-            sum += pattern.sum(usize::from(self.phase), payload);
-        }
         if raw.len() < tcp + 32 {
-            return;
+            return false;
         }
         raw[..6].copy_from_slice(&nic.mac.0);
         raw[6..12].copy_from_slice(&nic.peer_mac.0);
@@ -102,13 +140,9 @@ impl Seg {
             false => self.ipv4(raw, tcp_len + payload, addresses),
         }
         if let Some(h) = raw[tcp..].first_chunk_mut() {
-            self.tcp(h, (tcp_len, payload), sum);
+            self.tcp(h, (tcp_len, payload), pseudo + sum);
         }
-        if payload != 0 {
-            let bytes = pattern.at(usize::from(self.phase), payload);
-            raw[head..head + bytes.len()].copy_from_slice(bytes);
-        }
-        buf.set_window(0, head + payload);
+        true
     }
 
     /// Writes type and header of a datagram with `len` bytes of payload; `addresses` is their sum.
@@ -178,6 +212,77 @@ impl Seg {
 #[inline]
 const fn half_sum(v: u32) -> u32 {
     (v >> 16) + (v & 0xffff)
+}
+
+/// How many of `items`, of which the first is one, follow each other such that a NIC makes one frame
+/// of them: as generic receive offload does, full segments of one flow's data that are alike but for
+/// where they are in the stream; the last may be shorter, and may push.
+#[inline]
+pub(crate) fn run(items: &[Item], v6: bool) -> usize {
+    let [item, rest @ ..] = items else {
+        return 0;
+    };
+    let Some(first) = item.seg() else {
+        return 1;
+    };
+    let (mut n, mut octets) = (1, u32::from(first.len));
+    let mut last = first;
+    let most = (MOST + ETHERNET - first.headers(v6)) as u32;
+    for item in rest {
+        let Some(next) = item.seg() else {
+            break;
+        };
+        let full = last.flags == ACK && last.len == first.len;
+        let fits = (1..=first.len).contains(&next.len) && octets + u32::from(next.len) <= most;
+        let alike = Seg {
+            seq: first.seq.wrapping_add(octets),
+            len: next.len,
+            phase: next.phase,
+            flags: ACK | next.flags & PSH,
+            ..*first
+        };
+        if !full || !fits || *next != alike {
+            break;
+        }
+        (n, octets, last) = (n + 1, octets + u32::from(next.len), next);
+    }
+    n
+}
+
+/// Room that the frame of a [`run`] needs, bytes.
+#[inline]
+pub(crate) fn room_of_run(items: &[Item], v6: bool) -> usize {
+    let segs = items.iter().filter_map(Item::seg);
+    let payload: usize = segs.map(|s| usize::from(s.len)).sum();
+    PLAIN + LONGER * usize::from(v6) + 12 + payload
+}
+
+/// Writes the frame of a [`run`] to `buf`, which has room for it, and sets its window; all checksums
+/// are complete.
+pub(crate) fn build_run(items: &[Item], buf: &mut PktBuf, nic: &NicConfig, pattern: &Pattern) {
+    let Some(mut all) = items.first().and_then(Item::seg).copied() else {
+        return;
+    };
+    let head = all.headers(nic.v6);
+    let (mut at, mut sum) = (head, 0);
+    for seg in items.iter().filter_map(Item::seg) {
+        let bytes = pattern.at(usize::from(seg.phase), usize::from(seg.len));
+        let Some(place) = buf.raw_mut().get_mut(at..at + bytes.len()) else {
+            return;
+        };
+        place.copy_from_slice(bytes);
+        let its = pattern.sum(usize::from(seg.phase), bytes.len());
+        // Both halves of what begins at an odd place lie the other way round.
+        sum += match (at - head).is_multiple_of(2) {
+            true => its,
+            false => checksum::fold(its).swap_bytes().into(),
+        };
+        at += bytes.len();
+        all.flags |= seg.flags;
+    }
+    if all.build_headers(buf.raw_mut(), nic, at - head, sum) {
+        buf.set_window(0, at);
+    }
 }
 
 #[cfg(test)]

@@ -208,6 +208,9 @@ pub struct NicConfig {
     pub tx_checksum: bool,
     /// The longest payload that it cuts into segments, or datagrams, octets; 0: it can't cut.
     pub large: u32,
+    /// It makes one frame of the segments that follow each other in a flow and have arrived, as NICs
+    /// do that have hardware GRO.
+    pub merges: bool,
     /// The other end.
     pub peer: PeerConfig,
 }
@@ -232,6 +235,7 @@ perimeter_base::setters! {
         with_ring(ring: usize),
         with_tx_checksum(tx_checksum: bool),
         with_large(large: u32),
+        with_merges(merges: bool),
         with_peer(peer: PeerConfig),
     }
 }
@@ -260,6 +264,7 @@ impl NicConfig {
             ring: 1024,
             tx_checksum: true,
             large: crate::device::LARGEST,
+            merges: false,
             peer: PeerConfig::default(),
         }
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::datagrams::Sender;
 use super::flow::FlowShared;
-use super::item::{Delayed, Item, What};
+use super::item::{Delayed, Item, What, build_run, room_of_run, run};
 use super::peer::Peer;
 use super::stats::Published;
 use super::{NicConfig, Port, Shared};
@@ -123,21 +123,30 @@ impl<P: Platform> MemRx<P> {
     ) {
         let (nic, v6) = (&*self.config, self.config.v6);
         let inbound = &mut self.inbound[turn];
-        let before = out.len();
-        let most = max.saturating_sub(before).min(inbound.frames.slots());
+        let room = max.saturating_sub(out.len());
+        let most = match nic.merges {
+            true => inbound.frames.slots(),
+            false => room.min(inbound.frames.slots()),
+        };
+        let mut came = 0;
         if let Ok(mut chunk) = inbound.frames.read_chunk(most) {
             let (first, second) = chunk.as_mut_slices();
             let mut ready = true;
             for items in [first, second] {
                 let due = items.iter().take_while(|item| item.due <= now).count();
-                if ready {
-                    arrive(&mut items[..due], pool, out, nic, self.pattern);
+                if !ready {
+                    break;
                 }
-                ready &= due == items.len();
+                let items = &mut items[..due];
+                let taken = match nic.merges {
+                    true => merge(items, pool, out, max, nic, self.pattern),
+                    false => arrive(items, pool, out, nic, self.pattern),
+                };
+                came += taken;
+                ready = taken == items.len() && due == items.len();
             }
-            chunk.commit(out.len() - before);
+            chunk.commit(came);
         }
-        let came = out.len() - before;
         let p = &self.platform;
         p.touch(&inbound.lines, Touched::PeerFrame, came, true);
         while out.len() < max {
@@ -175,7 +184,7 @@ fn arrive(
     out: &mut Vec<RxFrame>,
     nic: &NicConfig,
     pattern: &Pattern,
-) {
+) -> usize {
     let from = out.len();
     out.extend(items.iter_mut().map(|item| match &mut item.what {
         What::Seg(seg) => frame(pool.take(seg.room(nic.v6)), Some(item.hash)),
@@ -186,6 +195,37 @@ fn arrive(
             seg.build(&mut frame.buf, nic, pattern);
         }
     }
+    items.len()
+}
+
+/// As [`arrive`], where the NIC makes one frame of segments that follow each other, up to `max` in
+/// `out`.
+fn merge(
+    items: &mut [Item],
+    pool: &mut PktPool,
+    out: &mut Vec<RxFrame>,
+    max: usize,
+    nic: &NicConfig,
+    pattern: &Pattern,
+) -> usize {
+    let mut taken = 0;
+    while taken < items.len() && out.len() < max {
+        let items = &mut items[taken..];
+        match run(items, nic.v6) {
+            0 | 1 => taken += arrive(&mut items[..1], pool, out, nic, pattern),
+            n => {
+                let items = &items[..n];
+                let mut buf = pool.take(room_of_run(items, nic.v6));
+                build_run(items, &mut buf, nic, pattern);
+                out.push(RxFrame {
+                    segment_size: items[0].payload(),
+                    ..frame(buf, Some(items[0].hash))
+                });
+                taken += n;
+            }
+        }
+    }
+    taken
 }
 
 /// A frame as the NIC hands it over: one segment, its checksums verified.

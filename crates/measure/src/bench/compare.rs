@@ -100,6 +100,7 @@ pub fn render(old: &Report, new: &Report) -> String {
         ("--interrupt-gap", a.interrupt_gap_ns != b.interrupt_gap_ns),
         ("--snd-lowat", a.snd_lowat != b.snd_lowat),
         ("--hand-on", a.hand_on != b.hand_on),
+        ("--in-place", a.in_place != b.in_place),
     ]
     .into_iter()
     .filter_map(what)

@@ -115,6 +115,9 @@ pub struct Asked {
     /// Missing where every frame is copied.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hand_on: bool,
+    /// Missing where what applications receive is copied to them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub in_place: bool,
     #[serde(default)]
     pub profile: bool,
     pub seconds: f64,
@@ -268,6 +271,7 @@ impl From<&Settings> for Asked {
                 some => some.into(),
             },
             hand_on: s.hand_on,
+            in_place: s.in_place,
             profile: s.profile,
             seconds: s.seconds.as_secs_f64(),
             repeat: s.repeat,

@@ -206,6 +206,7 @@ pub(super) fn workers(
             steered: settings.inbound == Inbound::Affine && threads > 1,
             serve,
             roles,
+            in_place: settings.in_place,
             all: end.all,
             established: end.established.clone(),
             greeting: end.greeting.clone(),

@@ -16,7 +16,7 @@ use crate::{
     },
 };
 use perimeter::{
-    Native, OrgSpec,
+    Native, Offload, OrgSpec,
     link::mem::{Answers, DatagramConfig, Nic, NicConfig, PeerConfig, PeerHandle, Source},
 };
 use perimeter_sync::Platform;
@@ -129,6 +129,7 @@ pub(super) fn nic_config(
         .with_tx_queues(queues)
         .with_gbps(settings.link_gbps)
         .with_descriptors(DESCRIPTORS)
+        .with_merges(settings.offload == Offload::Device)
         .with_mtu(settings.mtu)
         .with_interrupt_delay_ns(settings.interrupt_delay.as_nanos() as u64)
         .with_interrupt_gap_ns(settings.interrupt_gap.as_nanos() as u64)

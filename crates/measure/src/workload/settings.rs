@@ -246,6 +246,9 @@ pub struct Settings {
     pub interrupt_gap: Duration,
     /// Whether the wire of `pair` hands on the memory of large segments instead of copying it.
     pub hand_on: bool,
+    /// Whether applications on our organizations look at what they receive where it lies, instead of
+    /// having it copied.
+    pub in_place: bool,
     /// Time the locks of our organizations and their hand-overs: what is measured then is slower.
     pub profile: bool,
     /// Measured time of each run, after warm-up.
@@ -298,6 +301,7 @@ impl Default for Settings {
             interrupt_delay: Duration::ZERO,
             interrupt_gap: Duration::ZERO,
             hand_on: false,
+            in_place: false,
             profile: false,
             seconds: Duration::from_secs(5),
             repeat: 3,
@@ -440,6 +444,8 @@ impl Settings {
             "other stacks and the rows null and null:tcp have TCP only; list ours and linux"
         } else if self.exchange.is_some() || self.reconnect || self.connect.is_some() {
             "datagrams go one way or both, not with --exchange, --reconnect or --connect"
+        } else if self.in_place {
+            "a datagram is always copied; without --in-place"
         } else if self.inbound == Inbound::Affine {
             "--inbound affine steers connections; use nic or thread"
         } else if self.connections.iter().any(|n| *n > MAX_PAIRS) {
@@ -662,7 +668,7 @@ mod tests {
     #[test]
     fn defaults_are_good_and_damage_is_seen() {
         Settings::default().check().unwrap();
-        let damages: [fn(&mut Settings); 29] = [
+        let damages: [fn(&mut Settings); 30] = [
             |s| s.organizations.clear(),
             |s| s.organizations.push(s.organizations[0].clone()),
             |s| s.connections = vec![6, 6],
@@ -684,6 +690,7 @@ mod tests {
             |s| s.udp = Some(1473),
             |s| (s.udp, s.family) = (Some(1453), Family::Ipv6),
             |s| (s.udp, s.inbound) = (Some(64), Inbound::Affine),
+            |s| (s.udp, s.in_place) = (Some(64), true),
             |s| (s.udp, s.organizations[2]) = (Some(64), Organization::Null),
             |s| s.organizations[2] = Organization::NullTcp,
             |s| {
