@@ -166,6 +166,19 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_is_received_can_be_looked_at_in_place() {
+        let handed_on = |s: &mut Settings| (s.device, s.hand_on) = (Device::Pair, true);
+        for setting in [|_: &mut Settings| (), handed_on] {
+            let sample = measure_until("connp-l:8", Sample::all_moved, |s| {
+                (s.direction, s.in_place) = (Direction::Receive, true);
+                setting(s);
+            });
+            assert!(sample.connection_min > 0, "{sample:?}");
+            assert!(sample.verified_bytes > 0, "{sample:?}");
+        }
+    }
+
     /// With the kernel as the peer, over each device of the host, in each direction and inbound
     /// mode, if the machine permits.
     #[test]
