@@ -19,8 +19,8 @@ pub const POOLED_JUMBO: usize = 9 * 1024 + 256;
 /// spare.
 pub const POOLED_LARGE: usize = 64 * 1024 + 128;
 
-/// All capacities of pooled buffers, in bytes, each about twice the one before: who takes a buffer
-/// for what it has to hold fills half of it.
+/// All capacities of pooled buffers, in bytes. Each is about twice the one before, so that a frame fills
+/// half of the least that has room for it: receive buffers copy what fills less.
 pub(crate) const CAPACITIES: [usize; 6] = [
     POOLED,
     POOLED_JUMBO / 2,

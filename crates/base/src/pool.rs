@@ -32,9 +32,9 @@ const KINDS: [(usize, usize); CAPACITIES.len()] = [
     (2, 16),
 ];
 
-/// A core's stock of packet buffers, of each of the capacities from [`POOLED`] to
-/// [`POOLED_LARGE`](crate::buf::POOLED_LARGE), and of queues for them. Not shared, so it needs no lock; where one core takes what another gives back, a
-/// [`PktDepot`] is between them.
+/// A core's stock of packet buffers, of several capacities from [`POOLED`] to
+/// [`POOLED_LARGE`](crate::buf::POOLED_LARGE), and of queues for them. Not shared, so it needs no
+/// lock; where one core takes what another gives back, a [`PktDepot`] is between them.
 pub struct PktPool {
     bufs: [Stock<PktBuf>; CAPACITIES.len()],
     queues: [Stock<PktQueue>; 2],
@@ -206,10 +206,9 @@ impl PktPool {
     /// A pool of one of several cores that have `depot` in common. It keeps at most half as many
     /// as [`PktPool::default`], and fewer as long as it is asked for few.
     pub fn of(depot: PktDepot) -> PktPool {
-        let mut kinds = KINDS.iter();
-        let mut most = || kinds.next().map_or(0, |kind| kind.1);
+        let bufs = |kind: usize| Stock::new(KINDS[kind].1, Some(depot.bufs[kind].clone()));
         PktPool {
-            bufs: depot.bufs.map(|d| Stock::new(most(), Some(d))),
+            bufs: core::array::from_fn(bufs),
             queues: depot.queues.map(|d| Stock::new(8 * QUEUES, Some(d))),
             misses: 0,
         }

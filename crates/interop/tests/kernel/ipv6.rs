@@ -9,11 +9,13 @@ use perimeter_interop::program::{Program, python};
 use perimeter_interop::taps;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const NAME: &str = "perimeter0";
 const STACK: &str = "fd99::2";
 const KERNEL: &str = "fd99::1";
+/// Its solicited-node group (RFC 4291, section 2.7.1).
+const KERNEL_GROUP: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, 1);
 
 /// Runs a program that ends at once.
 fn run(command: &str) {
@@ -34,7 +36,22 @@ fn open(config: &TapConfig) -> Tap {
     setting("accept_dad", "0");
     host::set_up(tap.name(), true).expect("up");
     run(&format!("ip -6 addr add {KERNEL}/64 dev {NAME} nodad"));
+    // The kernel listens to who asks for its address a moment later; on a busy machine the only
+    // question, of who looks for duplicates, may come before.
+    let end = Instant::now() + Duration::from_secs(10);
+    while config.medium == Medium::Ethernet && !hears_of(KERNEL_GROUP) {
+        assert!(Instant::now() < end, "the kernel joins {KERNEL}'s group");
+        std::thread::sleep(Duration::from_millis(1));
+    }
     tap
+}
+
+/// Whether the kernel has joined a group on the interface.
+fn hears_of(group: Ipv6Addr) -> bool {
+    let joined = std::fs::read_to_string("/proc/thread-self/net/igmp6").expect("groups");
+    let group = format!("{:032x}", group.to_bits());
+    let on_ours = |line: &&str| line.split_whitespace().nth(1) == Some(NAME);
+    joined.lines().filter(on_ours).any(|l| l.contains(&group))
 }
 
 /// A stack over it at these addresses; it asks nobody whether it may have them.
@@ -161,7 +178,7 @@ fn an_address_that_the_kernel_has() {
         let kept = |stack: &Stack| stack.addresses()[0].len() == 1;
         assert!(kept(&stack));
         setting("accept_dad", "1");
-        let settle = std::time::Instant::now();
+        let settle = Instant::now();
         until(&stack, "two seconds", || {
             settle.elapsed() > Duration::from_secs(2)
         });
