@@ -177,13 +177,14 @@ fn ping_and_traceroute_through_a_router() {
             let told = answer.contains(&format!("From {from}"));
             let expired = answer.contains("exceeded");
             assert!(told && expired, "{org}: {answer}");
-            // The first that is too long is lost, and those after it are cut where they are sent.
+            // The router tells of the first that is too long, and the kernel of those after it.
             let long = 1400 - net.headers;
-            let answer = ping(&format!("-c 2 -M do -s {long} {at}"));
-            assert!(
-                answer.contains(&format!("mtu={MTU}")) || answer.contains(&format!("mtu: {MTU}")),
-                "{org}: {answer}"
-            );
+            for who in ["From ", "local error"] {
+                let answer = ping(&format!("-c 1 -M do -s {long} {at}"));
+                let mtu = ["mtu=", "mtu: ", "mtu = "].map(|word| format!("{word}{MTU}"));
+                let told = answer.contains(who) && mtu.iter().any(|m| answer.contains(m));
+                assert!(told, "{org}: {answer}");
+            }
             // A datagram that may be cut is, by the router or for its word.
             let cut = if net.prefix == 64 { "want" } else { "dont" };
             let answer = ping(&format!("-c 4 -M {cut} -s 3000 {at}"));

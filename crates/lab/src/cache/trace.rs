@@ -370,6 +370,9 @@ pub fn arguments(
     if !settings.stretch_acks {
         words.push("--no-stretch-acks".into());
     }
+    if settings.in_place {
+        words.push("--in-place".into());
+    }
     if extent.all {
         words.push("--all".into());
     }
