@@ -19,8 +19,9 @@ pub const POOLED_JUMBO: usize = 9 * 1024 + 256;
 /// spare.
 pub const POOLED_LARGE: usize = 64 * 1024 + 128;
 
-/// All capacities of pooled buffers, in bytes. Each is about twice the one before, so that a frame fills
-/// half of the least that has room for it: receive buffers copy what fills less.
+/// All capacities of pooled buffers, in bytes. Each is about twice the one before, so that a frame
+/// fills about half or more of the smallest that has room for it: what fills less than half, receive
+/// buffers copy.
 pub(crate) const CAPACITIES: [usize; 6] = [
     POOLED,
     POOLED_JUMBO / 2,

@@ -150,8 +150,8 @@ pub struct Bench {
     locks: Option<LockPolicy>,
     /// Who cuts what our organizations send into segments: off (nobody: each is planned by itself),
     /// software (the stack, where a burst enters the transmit ring) or device (the device, if it can,
-    /// else the stack; simulated NICs then merge what they receive, too, as the stack does
-    /// otherwise) [default: device; off in the lab's plans]
+    /// else the stack; with `device`, simulated NICs also merge what they receive, which
+    /// otherwise the stack does) [default: device; off in the lab's plans]
     #[arg(long, value_name = "WHO", value_parser = Offload::from_str)]
     offload: Option<Offload>,
     /// Acknowledge every second full segment (RFC 5681), also where segments of a burst are taken
@@ -163,8 +163,8 @@ pub struct Bench {
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = units::duration)]
     look_around: Option<Duration>,
     /// Bytes that an inbound thread of our organizations takes in a row before it lets other threads
-    /// of its core run, so that they read what is still in a cache; bursts of a
-    /// device are about as long at most; 0: all that come [default: 786432; 0 in the lab's plans]
+    /// of its core run, so that they read what is still in a cache; a burst has about as many at most;
+    /// 0: all that come [default: 786432; 0 in the lab's plans]
     #[arg(long, value_name = "B", value_parser = budget)]
     budget: Option<usize>,
     /// Tell a writer who found no room as soon as so many bytes of its send buffer are free, as BSD's
@@ -187,8 +187,8 @@ pub struct Bench {
     /// pages, instead of copying it, as a NIC's DMA does
     #[arg(long)]
     hand_on: bool,
-    /// Applications on our organizations look at what they receive where it lies (a byte of each
-    /// line of a cache), instead of having it copied, as other stacks' calls do (needs TCP)
+    /// Applications on our organizations read what they receive in the stack's memory (a byte of each
+    /// cache line) instead of having it copied; other stacks' calls always copy (needs TCP)
     #[arg(long)]
     in_place: bool,
     /// Time our organizations' locks (waits and holds by size) and what queueing, parking and

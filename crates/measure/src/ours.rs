@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_received_can_be_looked_at_in_place() {
+    fn what_is_received_can_be_read_in_place() {
         let handed_on = |s: &mut Settings| (s.device, s.hand_on) = (Device::Pair, true);
         for setting in [|_: &mut Settings| (), handed_on] {
             let sample = measure_until("connp-l:8", Sample::all_moved, |s| {

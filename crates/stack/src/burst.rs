@@ -21,8 +21,8 @@ const SHORT: usize = BURST / 2;
 /// several flows may send a whole window each, one after the other.
 const ALONE: usize = 8 * BURST;
 
-/// What of a frame does not count of a thread's budget, octets: headers, and so all of an
-/// acknowledgment. Where those come in, the longer others wait for room, the more they write at once.
+/// Octets of each frame that are not counted, as they are headers. So acknowledgments use up no budget:
+/// the more of them are taken in a row, the more room writers find, and the more they write at once.
 const HEADERS: usize = 128;
 
 /// Who has sent what was taken lately. Only devices that tell flows apart let that be seen.

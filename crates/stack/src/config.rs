@@ -75,8 +75,8 @@ pub struct Config {
     /// Whether a burst's segments of one connection are acknowledged at once, however many they
     /// are, as Linux does where it merges them (stretch acknowledgments); else every second full
     /// one is, as RFC 5681, section 4.2, has it: a burst's segments are taken by twos, or one by one
-    /// where one waits already. What a device has merged is taken apart for that,
-    /// and copied unless its memory is shared; `pef` with finer events takes it as it came. With it,
+    /// where one waits already. What a device has merged is taken apart for that, and copied unless its
+    /// memory is shared; `pef` with finer events takes it as it came. With it,
     /// too, data that finds half of the receive buffer full, or more, is acknowledged only once the
     /// application has read, or after half a millisecond, as Linux does where the window would not
     /// grow: then the peer sees a window that it can send a burst into. Without
@@ -103,10 +103,9 @@ pub struct Config {
     pub look_around: core::time::Duration,
     /// Octets of payload that a thread of the stack's own takes from its devices in a row before it lets
     /// other threads of its core run (a budget, as Linux calls it for its NICs); 0: as many as come.
-    /// Who reads on that core then finds what came in a cache. Whoever
-    /// takes a burst takes no more frames than make that up, if they are as long as in the burst before.
-    /// Default 768 KiB: full frames whose
-    /// buffers take 1 MiB, which is what a core has for itself today.
+    /// Who reads on that core then finds what came in a cache. It also limits each burst, whoever takes
+    /// it, to about so many octets: how many frames that is, is told by their length in the burst before.
+    /// Default 768 KiB: full frames whose buffers take 1 MiB, which is what a core has for itself today.
     pub budget: usize,
     /// Whether threads of the stack's own take their core from the application's as soon as there is
     /// something for them to do, as a kernel's do: those that serve devices before those that run

@@ -3,8 +3,8 @@
 //! Segments travel as the fields that differ; the receive queue builds the frame in a buffer of
 //! the stack's pool, as a NIC writes a frame into a buffer that the driver posted.
 
-use perimeter_base::{PktBuf, Time};
-use perimeter_wire::checksum;
+use perimeter_base::{PktBuf, PktPool, Time};
+use perimeter_wire::{LARGEST_PAYLOAD, checksum};
 
 use super::NicConfig;
 use super::peer::{ACK, PSH};
@@ -78,14 +78,10 @@ pub(crate) struct Delayed {
     pub seg: Seg,
 }
 
-/// Length of Ethernet's header.
-const ETHERNET: usize = 14;
 /// Length of Ethernet and IPv4 headers, and of TCP's without options.
-const PLAIN: usize = ETHERNET + 20 + 20;
+const PLAIN: usize = 14 + 20 + 20;
 /// How much longer IPv6's header is.
 const LONGER: usize = 20;
-/// The most bytes of IP's header and what follows it, in either family.
-const MOST: usize = 65_535;
 
 impl Seg {
     /// Room that the frame needs, bytes.
@@ -214,26 +210,18 @@ const fn half_sum(v: u32) -> u32 {
     (v >> 16) + (v & 0xffff)
 }
 
-/// How many of `items`, of which the first is one, follow each other such that a NIC makes one frame
-/// of them: as generic receive offload does, full segments of one flow's data that are alike but for
-/// where they are in the stream; the last may be shorter, and may push.
-#[inline]
-pub(crate) fn run(items: &[Item], v6: bool) -> usize {
-    let [item, rest @ ..] = items else {
-        return 0;
-    };
-    let Some(first) = item.seg() else {
+/// How many of `items` a NIC makes one frame of, from the first on: full segments of one flow that
+/// follow each other and are otherwise alike. The last may be shorter, and may push. 1: it stays as it
+/// is.
+pub(crate) fn run(items: &[Item]) -> usize {
+    let Some(first) = items.first().and_then(Item::seg) else {
         return 1;
     };
-    let (mut n, mut octets) = (1, u32::from(first.len));
-    let mut last = first;
-    let most = (MOST + ETHERNET - first.headers(v6)) as u32;
-    for item in rest {
-        let Some(next) = item.seg() else {
-            break;
-        };
+    let (mut n, mut octets, mut last) = (1, u32::from(first.len), first);
+    for next in items.iter().skip(1).map_while(Item::seg) {
         let full = last.flags == ACK && last.len == first.len;
-        let fits = (1..=first.len).contains(&next.len) && octets + u32::from(next.len) <= most;
+        let fits =
+            (1..=first.len).contains(&next.len) && octets + u32::from(next.len) <= LARGEST_PAYLOAD;
         let alike = Seg {
             seq: first.seq.wrapping_add(octets),
             len: next.len,
@@ -249,30 +237,26 @@ pub(crate) fn run(items: &[Item], v6: bool) -> usize {
     n
 }
 
-/// Room that the frame of a [`run`] needs, bytes.
-#[inline]
-pub(crate) fn room_of_run(items: &[Item], v6: bool) -> usize {
-    let segs = items.iter().filter_map(Item::seg);
-    let payload: usize = segs.map(|s| usize::from(s.len)).sum();
-    PLAIN + LONGER * usize::from(v6) + 12 + payload
-}
-
-/// Writes the frame of a [`run`] to `buf`, which has room for it, and sets its window; all checksums
-/// are complete.
-pub(crate) fn build_run(items: &[Item], buf: &mut PktBuf, nic: &NicConfig, pattern: &Pattern) {
-    let Some(mut all) = items.first().and_then(Item::seg).copied() else {
-        return;
+/// The frame that a [`run`] of segments makes; all checksums are complete.
+pub(crate) fn merged(
+    items: &[Item],
+    pool: &mut PktPool,
+    nic: &NicConfig,
+    pattern: &Pattern,
+) -> PktBuf {
+    let segs = || items.iter().filter_map(Item::seg);
+    let Some(mut all) = segs().next().copied() else {
+        return PktBuf::default();
     };
+    let payload: usize = segs().map(|s| usize::from(s.len)).sum();
     let head = all.headers(nic.v6);
+    let mut buf = pool.take(head + payload);
     let (mut at, mut sum) = (head, 0);
-    for seg in items.iter().filter_map(Item::seg) {
+    for seg in segs() {
         let bytes = pattern.at(usize::from(seg.phase), usize::from(seg.len));
-        let Some(place) = buf.raw_mut().get_mut(at..at + bytes.len()) else {
-            return;
-        };
-        place.copy_from_slice(bytes);
+        buf.raw_mut()[at..at + bytes.len()].copy_from_slice(bytes);
         let its = pattern.sum(usize::from(seg.phase), bytes.len());
-        // Both halves of what begins at an odd place lie the other way round.
+        // Bytes that begin at an odd place count in the other half of each word.
         sum += match (at - head).is_multiple_of(2) {
             true => its,
             false => checksum::fold(its).swap_bytes().into(),
@@ -280,9 +264,10 @@ pub(crate) fn build_run(items: &[Item], buf: &mut PktBuf, nic: &NicConfig, patte
         at += bytes.len();
         all.flags |= seg.flags;
     }
-    if all.build_headers(buf.raw_mut(), nic, at - head, sum) {
-        buf.set_window(0, at);
+    if all.build_headers(buf.raw_mut(), nic, payload, sum) {
+        buf.set_window(0, head + payload);
     }
+    buf
 }
 
 #[cfg(test)]

@@ -208,8 +208,8 @@ pub struct NicConfig {
     pub tx_checksum: bool,
     /// The longest payload that it cuts into segments, or datagrams, octets; 0: it can't cut.
     pub large: u32,
-    /// It makes one frame of the segments that follow each other in a flow and have arrived, as NICs
-    /// do that have hardware GRO.
+    /// It merges segments of a flow that have arrived one after the other into one frame, as NICs with
+    /// hardware GRO (generic receive offload) do.
     pub merges: bool,
     /// The other end.
     pub peer: PeerConfig,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::datagrams::Sender;
 use super::flow::FlowShared;
-use super::item::{Delayed, Item, What, build_run, room_of_run, run};
+use super::item::{Delayed, Item, What, merged, run};
 use super::peer::Peer;
 use super::stats::Published;
 use super::{NicConfig, Port, Shared};
@@ -177,7 +177,7 @@ impl<P: Platform> MemRx<P> {
 
 /// Frames from the ring. Each is built from where its item lies there, in a buffer that already has
 /// its place in `out`: copied right after it was built, it would be loaded in wider words than it
-/// was stored in, which a processor can't forward.
+/// was stored in, which a processor can't forward. Returns how many items it took: all.
 fn arrive(
     items: &mut [Item],
     pool: &mut PktPool,
@@ -198,8 +198,7 @@ fn arrive(
     items.len()
 }
 
-/// As [`arrive`], where the NIC makes one frame of segments that follow each other, up to `max` in
-/// `out`.
+/// As [`arrive`], of a NIC that merges, until `out` has `max` frames; how many items it took.
 fn merge(
     items: &mut [Item],
     pool: &mut PktPool,
@@ -211,19 +210,17 @@ fn merge(
     let mut taken = 0;
     while taken < items.len() && out.len() < max {
         let items = &mut items[taken..];
-        match run(items, nic.v6) {
-            0 | 1 => taken += arrive(&mut items[..1], pool, out, nic, pattern),
-            n => {
-                let items = &items[..n];
-                let mut buf = pool.take(room_of_run(items, nic.v6));
-                build_run(items, &mut buf, nic, pattern);
-                out.push(RxFrame {
-                    segment_size: items[0].payload(),
-                    ..frame(buf, Some(items[0].hash))
-                });
-                taken += n;
-            }
+        let n = run(items);
+        taken += n;
+        if n == 1 {
+            arrive(&mut items[..1], pool, out, nic, pattern);
+            continue;
         }
+        let buf = merged(&items[..n], pool, nic, pattern);
+        out.push(RxFrame {
+            segment_size: items[0].payload(),
+            ..frame(buf, Some(items[0].hash))
+        });
     }
     taken
 }

@@ -10,6 +10,7 @@ use crate::{
 use perimeter::{
     Bytes, Events, Interest, Poll, Stack, TcpListener, TcpStream, Token, link::rss::Rss,
 };
+use perimeter_sync::Touched;
 use std::{
     collections::VecDeque,
     hint::black_box,
@@ -121,7 +122,7 @@ pub(super) struct Task {
     pub serve: Vec<u16>,
     /// What it does with its connections.
     pub roles: Roles,
-    /// It looks at what it receives where that lies, instead of having it copied.
+    /// It reads what it receives in the stack's memory, instead of having it copied.
     pub in_place: bool,
     /// Connections of all threads together; each counts at each end that is ours.
     pub all: usize,
@@ -423,9 +424,15 @@ impl StackEndpoint {
     }
 }
 
-/// Reads a byte of each line of a cache in `piece`: who uses what has come waits for its lines.
+/// Reads a byte of each cache line of `piece`, so that they come into the core's cache, as they do where
+/// somebody uses or copies them.
 fn look_at(piece: &[u8]) {
-    black_box(piece.iter().step_by(64).fold(0, |sum, byte| sum ^ byte));
+    black_box(
+        piece
+            .iter()
+            .step_by(Touched::LINE)
+            .fold(0, |sum, byte| sum ^ byte),
+    );
 }
 
 impl Reconnects for StackEndpoint {

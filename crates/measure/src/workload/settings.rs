@@ -246,8 +246,8 @@ pub struct Settings {
     pub interrupt_gap: Duration,
     /// Whether the wire of `pair` hands on the memory of large segments instead of copying it.
     pub hand_on: bool,
-    /// Whether applications on our organizations look at what they receive where it lies, instead of
-    /// having it copied.
+    /// Whether applications on our organizations read what they receive in the stack's memory, instead
+    /// of having it copied.
     pub in_place: bool,
     /// Time the locks of our organizations and their hand-overs: what is measured then is slower.
     pub profile: bool,
