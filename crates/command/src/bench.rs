@@ -158,6 +158,10 @@ pub struct Bench {
     /// as one; else all of them are acknowledged at once, as Linux does
     #[arg(long)]
     no_stretch_acks: bool,
+    /// Hand frames of messages over to the thread that answers them, where that serves another NIC or
+    /// queue (receive flow steering); else each frame is run where it is polled
+    #[arg(long)]
+    steering: bool,
     /// The longest that threads of our organizations look around before they sleep, for as long as
     /// has paid lately; 0: they sleep at once [default: 50us; 0 in the lab's plans]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true, value_parser = units::duration)]
@@ -339,6 +343,7 @@ impl Bench {
             locks: self.locks.unwrap_or(d.locks),
             offload: self.offload.unwrap_or(d.offload),
             stretch_acks: !self.no_stretch_acks,
+            steering: self.steering,
             look_around: self.look_around.unwrap_or(d.look_around),
             budget: self.budget.unwrap_or(d.budget),
             preemptive: self.preemptive,

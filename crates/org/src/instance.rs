@@ -8,7 +8,6 @@ use crate::spec::OrgSpec;
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use perimeter_base::Time;
-use perimeter_link::RxQueue;
 use perimeter_stack::aside::{Aside, Wanted};
 use perimeter_stack::datagram::Datagram;
 use perimeter_stack::hold::{Serial, Verdict};
@@ -17,9 +16,10 @@ use perimeter_stack::kind::lock;
 use perimeter_stack::listener::ListenSpec;
 use perimeter_stack::ops::{AddressGone, Close, InterfaceGone, NoNeighbour, Output, Shed};
 use perimeter_stack::poller::Alarm;
-use perimeter_stack::port::TxPort;
+use perimeter_stack::port::{RxSide, TxPort};
 use perimeter_stack::ready;
 use perimeter_stack::shared::AddrInUseError;
+use perimeter_stack::steer::NO_QUEUE;
 use perimeter_stack::{
     Count, Ctx, Flow, IfaceSpec, Kind, Lk, Offload, Own, Route, SharedState, SockError, SockId,
 };
@@ -32,6 +32,7 @@ mod keepers;
 mod park;
 mod patience;
 mod sleepers;
+mod steer;
 
 use keepers::Keepers;
 use sleepers::Sleepers;
@@ -284,6 +285,10 @@ impl<O: Org> Instance<O> {
         // A doorbell makes room for connections that wait, whose output rings it again. The
         // bound keeps this thread from working for others for ever: in the last turn nobody
         // goes on, so nothing is left behind.
+        if !cx.deferred.backlogs.is_empty() {
+            let backlogs = core::mem::take(&mut cx.deferred.backlogs);
+            self.relieve(cx, backlogs);
+        }
         for turn in 0..RESUME_TURNS {
             #[cfg(feature = "testing")]
             perimeter_stack::output::fill_late(cx);
@@ -360,13 +365,14 @@ impl<O: Org> Instance<O> {
     /// Serves the given receive queues and the timers once; returns how many frames that were.
     /// A queue that another thread is at is that thread's.
     pub fn drive(&self, cx: &mut Ctx<O::K>, queues: &[u16]) -> usize {
+        cx.serves = queues.first().copied().unwrap_or(NO_QUEUE);
         let mut frames = 0;
         for &q in queues {
             let port = &self.sh.rx[usize::from(q)];
             let Some(mut rx) = port.queue.try_lock() else {
                 continue;
             };
-            frames += self.receive(cx, q, &mut **rx);
+            frames += self.receive(cx, q, &mut rx, queues);
             drop(rx);
             self.finish(cx);
         }
@@ -429,7 +435,7 @@ impl<O: Org> Instance<O> {
         let Some(mut rx) = self.sh.rx[usize::from(q)].queue.try_lock() else {
             return 0;
         };
-        let frames = self.receive(cx, q, &mut **rx);
+        let frames = self.receive(cx, q, &mut rx, &[q]);
         drop(rx);
         self.finish(cx);
         // There is room now for what found none, and for who waits.
@@ -445,12 +451,14 @@ impl<O: Org> Instance<O> {
         frames
     }
 
-    /// Takes a burst of frames from queue `q`, which is `rx`, and runs them; how many. Its lock is
-    /// held until they have reached the perimeters, for their order.
+    /// Takes a burst of frames from queue `q`, which is `rx`, and runs them; and what others have left
+    /// for who serves it. How many. Its lock is held until they have reached the perimeters, for their
+    /// order. The calling thread serves `queues`.
     #[inline]
-    fn receive(&self, cx: &mut Ctx<O::K>, q: u16, rx: &mut dyn RxQueue) -> usize {
+    fn receive(&self, cx: &mut Ctx<O::K>, q: u16, rx: &mut RxSide, queues: &[u16]) -> usize {
         let now = self.sh.p.now();
         cx.set_now(now);
+        let left = self.take_steered(cx, q);
         let port = &self.sh.rx[usize::from(q)];
         port.looked_at.store(now.0, Ordering::Relaxed);
         let own = &mut *cx.own;
@@ -462,42 +470,48 @@ impl<O: Org> Instance<O> {
             if let Some(left) = &mut own.left {
                 *left = left.saturating_sub(octets);
             }
-            let iface = port.iface;
-            let wanted = Wanted {
-                unbound: self.org.wants_unbound(),
-                protocols: &self.numbers,
-                large: self.sh.config.offload != Offload::Off,
-                merged: match self.org.merges() && self.sh.config.offload != Offload::Off {
-                    true => self.sh.config.most_merged(),
-                    false => 0,
-                },
-                late: self.org.wants_late(),
-            };
-            let mut aside = input::parse(cx, iface, wanted);
-            if !cx.segs.is_empty() {
-                self.org.on_packets(cx);
-            }
-            if !(aside.datagrams.is_empty() && aside.errors.is_empty()) {
-                for protocol in &self.protocols {
-                    self.beside(cx, &**protocol, &mut aside);
-                }
-            }
-            aside.datagrams.clear();
-            cx.datagrams = aside.datagrams;
-            for frame in aside.unbound {
-                self.org.unbound(cx, iface, frame);
-            }
-            for (key, what) in aside.icmp {
-                self.org.icmp(cx, &key, what);
-            }
-            for id in aside.resolved {
-                self.go_on(cx, id);
-            }
-            for id in aside.failed {
-                self.in_vain(cx, id);
+            self.steer(cx, rx, port.iface, queues);
+            self.process(cx, port.iface);
+        }
+        left + n
+    }
+
+    /// Runs the burst in `cx.frames`, which came by interface `iface`.
+    #[inline]
+    fn process(&self, cx: &mut Ctx<O::K>, iface: u16) {
+        let wanted = Wanted {
+            unbound: self.org.wants_unbound(),
+            protocols: &self.numbers,
+            large: self.sh.config.offload != Offload::Off,
+            merged: match self.org.merges() && self.sh.config.offload != Offload::Off {
+                true => self.sh.config.most_merged(),
+                false => 0,
+            },
+            late: self.org.wants_late(),
+        };
+        let mut aside = input::parse(cx, iface, wanted);
+        if !cx.segs.is_empty() {
+            self.org.on_packets(cx);
+        }
+        if !(aside.datagrams.is_empty() && aside.errors.is_empty()) {
+            for protocol in &self.protocols {
+                self.beside(cx, &**protocol, &mut aside);
             }
         }
-        n
+        aside.datagrams.clear();
+        cx.datagrams = aside.datagrams;
+        for frame in aside.unbound {
+            self.org.unbound(cx, iface, frame);
+        }
+        for (key, what) in aside.icmp {
+            self.org.icmp(cx, &key, what);
+        }
+        for id in aside.resolved {
+            self.go_on(cx, id);
+        }
+        for id in aside.failed {
+            self.in_vain(cx, id);
+        }
     }
 
     /// A socket has waited in vain for a neighbour, or for an address of ours.
@@ -743,6 +757,9 @@ impl<O: Org> Instance<O> {
         }
         if self.sh.looped() {
             return Err("packets wait in the loopback".to_string());
+        }
+        if self.queues().into_iter().any(|q| self.waits(q)) {
+            return Err("frames wait for who answers them".to_string());
         }
         let pending = self.org.pending();
         if pending > 0 {

@@ -3,7 +3,9 @@
 
 use crate::run::{Host, spawn};
 use crate::script::{Machine, Need};
-use perimeter::{Events, Interest, Poll, Stack, TcpListener, TcpStream, Token, Trigger, Waker};
+use perimeter::{
+    Events, Inbound, Interest, Poll, Stack, TcpListener, TcpStream, Token, Trigger, Waker,
+};
 use perimeter_link::rng::SplitMix64;
 use perimeter_sync::Thread;
 use std::io::ErrorKind;
@@ -57,20 +59,38 @@ fn interest(trigger: Trigger, need: Need) -> Interest {
     }
 }
 
+/// The receive queues that a thread serves while it waits, where each has its own: in every second run
+/// in which the application's threads serve them.
+fn own_queues(host: &Host, thread: usize) -> Option<Vec<u16>> {
+    let sc = &host.sc;
+    let own = SplitMix64::new(sc.seed ^ 0x7365_7276).below(2) == 0;
+    if !own || sc.inbound == Inbound::Thread || sc.threads() == 1 {
+        return None;
+    }
+    let all = 0..sc.nics() * host.knobs.rx_queues;
+    let mine = all.skip(thread).step_by(sc.threads());
+    Some(mine.map(|q| q as u16).collect())
+}
+
 impl Loop {
     fn new(
         host: &Arc<Host>,
         stack: &Stack,
         trigger: Trigger,
-        number: usize,
+        thread: usize,
     ) -> Result<Loop, String> {
+        let number = thread as u64 + if host.client { 1 } else { 101 };
+        let mut poll = stack.poll().map_err(|e| format!("poll: {e}"))?;
+        if let Some(queues) = own_queues(host, thread) {
+            poll.serve(&queues);
+        }
         Ok(Loop {
             host: host.clone(),
-            poll: stack.poll().map_err(|e| format!("poll: {e}"))?,
+            poll,
             trigger,
             entries: Vec::new(),
             live: 0,
-            rng: SplitMix64::new(host.sc.seed ^ (number as u64 + 1) << 40),
+            rng: SplitMix64::new(host.sc.seed ^ number << 40),
         })
     }
 
@@ -211,7 +231,7 @@ pub fn servers(host: &Arc<Host>, stack: &Stack, listener: TcpListener, trigger: 
     each(host, "server", |h, t| {
         let (stack, listener, common) = (stack.clone(), listener.clone(), common.clone());
         move || {
-            let mut l = Loop::new(&h, &stack, trigger, 100 + t)?;
+            let mut l = Loop::new(&h, &stack, trigger, t)?;
             let waker = l.poll.waker();
             let mut wakers = common.wakers.lock().map_err(|e| e.to_string())?;
             wakers.push(waker);

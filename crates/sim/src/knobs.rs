@@ -24,7 +24,8 @@ pub struct Knobs {
     checksum_offload: bool,
     /// Of the wire.
     pub mtu: u32,
-    rx_queues: usize,
+    /// Receive queues of each interface.
+    pub rx_queues: usize,
     rx_ring: usize,
     /// Descriptors of a transmit ring.
     pub tx_ring: usize,
@@ -140,6 +141,7 @@ impl Knobs {
     /// The settings of one end's stack.
     pub fn config(&self, sc: &Scenario, client: bool) -> Config {
         let stretch_acks = SplitMix64::new(self.seed ^ 0x7374_7265).below(4) != 0;
+        let steering = SplitMix64::new(self.seed ^ 0x7374_6565).below(4) != 0;
         let snd_lowat = match SplitMix64::new(self.seed ^ 0x6c6f_7761).below(4) {
             0 => 1,
             1 => 2048,
@@ -153,6 +155,7 @@ impl Knobs {
             .with_snd_lowat(snd_lowat)
             .with_offload(sc.offload)
             .with_stretch_acks(stretch_acks)
+            .with_steering(steering)
             .with_ipv6(Ipv6Config::default().with_dad_transmits(self.dad_transmits));
         if sc.workload == Workload::Datagrams {
             c.fragments = self.fragments;

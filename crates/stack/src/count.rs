@@ -24,6 +24,8 @@ counts! {
     RxSegs = "rx_segments",
     /// Those of them that joined another one of their burst before TCP ([`crate::merge`]).
     RxMerged = "rx_merged",
+    /// Frames that were handed over to the thread that reads their connection ([`crate::steer`]).
+    RxSteered = "rx_steered",
     /// Segments through header prediction.
     RxFast = "rx_predicted",
     /// Segments emitted.

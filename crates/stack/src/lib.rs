@@ -57,6 +57,7 @@ pub mod setting;
 pub mod shard;
 pub mod shared;
 pub mod sockets;
+pub mod steer;
 pub mod tasks;
 mod transit;
 pub mod udp;

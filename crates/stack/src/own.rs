@@ -11,6 +11,7 @@ use crate::port::Stalled;
 use crate::ready::Wakes;
 use crate::received::{Addressed, Datagram};
 use crate::segment::{Apart, Outgoing, Segs, Up};
+use crate::steer::Given;
 use crate::wheel::Due;
 use perimeter_base::{PktDepot, PktPool, Time};
 use perimeter_link::RxFrame;
@@ -54,6 +55,8 @@ pub struct Own<K: Kind> {
     pub lane: usize,
     /// The core that this burst or call runs on; [`crate::segment::NOWHERE`] where nobody has said.
     pub core: u16,
+    /// The receive queue that the thread serves while it waits; [`crate::steer::NO_QUEUE`]: none.
+    pub serves: u16,
     /// This thread's next segment is for the connection of the present one, and nothing comes
     /// between: what others are told of the connection can wait for that.
     pub more: bool,
@@ -75,6 +78,23 @@ pub struct Own<K: Kind> {
     clock: Time,
 }
 
+/// Who makes a call.
+#[derive(Copy, Clone, Debug)]
+pub struct Caller {
+    /// The core; [`crate::segment::NOWHERE`].
+    pub core: u16,
+    /// The receive queue that the thread serves; [`crate::steer::NO_QUEUE`].
+    pub serves: u16,
+}
+
+impl Caller {
+    /// Nobody.
+    pub const NOBODY: Caller = Caller {
+        core: crate::segment::NOWHERE,
+        serves: crate::steer::NO_QUEUE,
+    };
+}
+
 /// What is done once the perimeter is left: doorbells, accepts, wake-ups, and calls that were
 /// put off.
 pub struct Deferred<K: Kind> {
@@ -88,6 +108,8 @@ pub struct Deferred<K: Kind> {
     pub aborts: Vec<SockId>,
     /// Sockets whose output stopped at a full transmit queue, and its number.
     pub blocked: Vec<(u16, Stalled)>,
+    /// Receive queues whose backlogs hold more than enough, or are not attended to.
+    pub backlogs: Given,
     /// The earliest timer that was armed; [`Time::NEVER`]: none. Who sleeps for a later one is to
     /// be woken.
     pub armed: Time,
@@ -112,6 +134,7 @@ impl<K: Kind> Deferred<K> {
             && self.accepts.is_empty()
             && self.aborts.is_empty()
             && self.blocked.is_empty()
+            && self.backlogs.is_empty()
             && self.armed == Time::NEVER
     }
 }
@@ -139,6 +162,7 @@ impl<K: Kind> Own<K> {
                 accepts: Vec::new(),
                 aborts: Vec::new(),
                 blocked: Vec::new(),
+                backlogs: Given::new(),
                 armed: Time::NEVER,
                 #[cfg(feature = "testing")]
                 late: Vec::new(),
@@ -146,12 +170,22 @@ impl<K: Kind> Own<K> {
             limits: Limits::default(),
             lane,
             core: crate::segment::NOWHERE,
+            serves: crate::steer::NO_QUEUE,
             more: false,
             predicted: 0,
             charged: 0,
             unreported: 0,
             batch: 0,
             clock: Time::NEVER,
+        }
+    }
+
+    /// Who makes the call that this thread is in.
+    #[inline]
+    pub fn caller(&self) -> Caller {
+        Caller {
+            core: self.core,
+            serves: self.serves,
         }
     }
 

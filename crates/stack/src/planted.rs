@@ -38,7 +38,7 @@ pub enum Bug {
     HalvesShared,
     /// Who has rung a doorbell does not look again for what was placed meanwhile.
     DoorbellLeavesLate,
-    /// Who reads a device's counts does not look for doorbells that found it busy.
+    /// Who asks a device for its counts or its carrier does not look for doorbells that found it busy.
     CountsHideDoorbell,
     /// Room in a transmit ring is looked for in one critical section, and set aside in another.
     AsideUnlocked,

@@ -3,14 +3,15 @@
 use crate::id::SockId;
 use crate::kind::{Kind, Lk, Tag, lock};
 use crate::planted::{Bug, planted};
+use crate::steer::Ways;
 use core::fmt;
-use core::ops::DerefMut;
+use core::ops::{Deref, DerefMut};
 use core::str::FromStr;
 use perimeter_base::{Completions, Time, TxRing, TxStage};
 use perimeter_link::device::LARGEST;
 use perimeter_link::{Capabilities, RxQueue, TxQueue};
-use perimeter_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use perimeter_sync::{Lock, LockClass, LockStats, Platform, Touched};
+use perimeter_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
+use perimeter_sync::{Lock, LockClass, LockStats, Locks, Platform, Touched};
 use perimeter_tcp::{Large, SegPlan};
 use smallvec::SmallVec;
 use std::collections::VecDeque;
@@ -133,6 +134,8 @@ pub struct TxPort<K: Kind> {
     /// Descriptors placed by the stack.
     stage: Lk<K, TxStage>,
     device: Lk<K, DeviceSide>,
+    /// Somebody has found the device taken: who has it rings once more.
+    wanted: AtomicBool,
     completions: Completions,
     /// What the device has spent on the other end's work, ns; and descriptors that it left. As of
     /// the last doorbell, so that who asks does not stand in the way of who rings.
@@ -192,6 +195,7 @@ impl<K: Kind> TxPort<K> {
             large_datagrams: 0,
             stage: lock::<K, _>(p, LockClass::TxRing, stage),
             device: lock::<K, _>(p, LockClass::NicTx, side),
+            wanted: AtomicBool::new(false),
             completions,
             peer_ns: AtomicU64::new(0),
             left: AtomicUsize::new(0),
@@ -257,10 +261,15 @@ impl<K: Kind> TxPort<K> {
     }
 
     /// Rings the doorbell. If another thread is at the device it is that thread's turn to take
-    /// what was placed meanwhile: it looks again after it has let go, so nothing is left lying.
+    /// what was placed meanwhile: it is told to, and looks for that after it has let go, so nothing is
+    /// left lying.
     pub fn doorbell(&self, now: Time) {
         loop {
-            let Some(mut device) = self.device.try_lock() else {
+            let again = || {
+                self.ask();
+                self.device.try_lock()
+            };
+            let Some(mut device) = self.device.try_lock().or_else(again) else {
                 return;
             };
             let DeviceSide {
@@ -270,7 +279,9 @@ impl<K: Kind> TxPort<K> {
             } = &mut *device;
             let now = now.max(*clock);
             *clock = now;
-            if taken.is_empty() {
+            // What the device has left comes first, and what was placed since in the next turn.
+            let all = taken.is_empty();
+            if all {
                 self.stage.lock().hand_over(taken);
             }
             queue.doorbell(now, taken);
@@ -278,17 +289,39 @@ impl<K: Kind> TxPort<K> {
             self.left.store(taken.len(), Ordering::Relaxed);
             let stuck = !taken.is_empty();
             self.stuck.store(stuck, Ordering::Relaxed);
-            let again = match queue.ready_at() {
+            let rings_again = match queue.ready_at() {
                 Time::ZERO if stuck => now.0 + RETRY,
                 Time::ZERO => u64::MAX,
                 at => at.0,
             };
-            self.again.store(again, Ordering::Release);
+            self.again.store(rings_again, Ordering::Release);
             drop(device);
-            if stuck || planted(Bug::DoorbellLeavesLate) || self.stage.lock().is_empty() {
+            if stuck || planted(Bug::DoorbellLeavesLate) {
+                return;
+            }
+            if all && !self.asked() {
                 return;
             }
         }
+    }
+
+    /// Asks who is at the device to ring once more. The caller tries the device again after that, and
+    /// who lets go of it looks whether somebody has asked, so that one of the two sees the other.
+    #[cold]
+    fn ask(&self) {
+        self.wanted.store(true, Ordering::Release);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether somebody has asked to ring once more, since the last look.
+    #[inline]
+    fn asked(&self) -> bool {
+        if !K::L::SHARED {
+            return false;
+        }
+        fence(Ordering::SeqCst);
+        // Read first: who finds nothing leaves the line to all who read it.
+        self.wanted.load(Ordering::Relaxed) && self.wanted.swap(false, Ordering::Acquire)
     }
 
     /// Learns what the device has completed since the last doorbell, if anything is out.
@@ -402,7 +435,17 @@ impl<K: Kind> TxPort<K> {
     /// Whether frames can get anywhere, as far as the device knows; asked of a device that is not
     /// busy.
     pub fn carrier(&self) -> bool {
-        self.device.try_lock().is_none_or(|d| d.queue.carrier())
+        let carrier = self.device.try_lock().is_none_or(|d| d.queue.carrier());
+        self.make_up();
+        carrier
+    }
+
+    /// The calling thread has held the device for another reason than to ring: who wanted to ring
+    /// meanwhile has left that to it, and whoever looks at the queue next does it.
+    fn make_up(&self) {
+        if !planted(Bug::CountsHideDoorbell) && !self.stage.lock().is_empty() {
+            self.again.store(0, Ordering::Release);
+        }
     }
 
     /// Time that the other end spent inside this queue, ns.
@@ -419,15 +462,32 @@ impl<K: Kind> TxPort<K> {
     /// Lock counts of ring and device.
     pub fn stats(&self) -> [(LockClass, LockStats); 2] {
         let device = self.device.stats();
-        // Reading them held the device's lock, and who wanted to ring meanwhile has left that to
-        // the holder.
-        if !planted(Bug::CountsHideDoorbell) && !self.stage.lock().is_empty() {
-            self.again.store(0, Ordering::Release);
-        }
+        self.make_up();
         [
             (LockClass::TxRing, self.stage.stats()),
             (LockClass::NicTx, device),
         ]
+    }
+}
+
+/// What who polls a receive queue holds.
+pub struct RxSide {
+    queue: Box<dyn RxQueue>,
+    /// Where its frames go, if they are steered.
+    pub ways: Option<Ways>,
+}
+
+impl Deref for RxSide {
+    type Target = dyn RxQueue;
+
+    fn deref(&self) -> &(dyn RxQueue + 'static) {
+        &*self.queue
+    }
+}
+
+impl DerefMut for RxSide {
+    fn deref_mut(&mut self) -> &mut (dyn RxQueue + 'static) {
+        &mut *self.queue
     }
 }
 
@@ -438,7 +498,7 @@ pub struct RxPort<K: Kind> {
     pub looked_at: AtomicU64,
     /// The device's queue; held while a burst is taken and processed, so that bursts of one
     /// queue stay in order.
-    pub queue: Lk<K, Box<dyn RxQueue>>,
+    pub queue: Lk<K, RxSide>,
     /// Interface that its frames belong to.
     pub iface: u16,
     /// The descriptor to wait for, if the device belongs to the host.
@@ -453,7 +513,7 @@ impl<K: Kind> RxPort<K> {
         let fd = queue.fd();
         RxPort {
             looked_at: AtomicU64::new(0),
-            queue: lock::<K, _>(p, LockClass::NicRx, queue),
+            queue: lock::<K, _>(p, LockClass::NicRx, RxSide { queue, ways: None }),
             iface,
             fd,
             payload: Tag::<K>::default(),

@@ -22,6 +22,7 @@ use crate::poller::Pollers;
 use crate::port::{RxPort, TxPort};
 use crate::quota::Quota;
 use crate::route::{Ask, Routes, To};
+use crate::steer::{Steering, Ways};
 use crate::tasks::AllTasks;
 use core::net::IpAddr;
 use perimeter_base::{PktDepot, Time, TxRing};
@@ -75,6 +76,8 @@ pub struct SharedState<K: Kind> {
     pub tx: Vec<TxPort<K>>,
     /// Receive queues of all interfaces; the last is the loopback's.
     pub rx: Vec<RxPort<K>>,
+    /// Where what comes by the devices goes, if it is steered.
+    pub steering: Option<Steering<K>>,
     /// What the stack has sent to itself.
     looped: LoopbackHandle<K::P>,
     /// Flow hash for devices that have none.
@@ -173,7 +176,8 @@ impl<K: Kind> SharedState<K> {
 
     /// Takes the devices and makes what is shared.
     pub fn new(p: K::P, config: Config, specs: Vec<IfaceSpec>, routes: Vec<Route>) -> Self {
-        let (mut ifaces, mut tx, mut rx) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut ifaces, mut tx) = (Vec::new(), Vec::new());
+        let mut rx: Vec<RxPort<K>> = Vec::new();
         let mut all_routes: Vec<Route> = routes.into_iter().map(Route::with_zones).collect();
         let given = specs.iter().flat_map(|s| &s.addrs);
         let own: Vec<IpAddr> = given.map(|a| a.addr).filter(IpAddr::is_ipv4).collect();
@@ -246,6 +250,13 @@ impl<K: Kind> SharedState<K> {
                 variables: HostVariables::default(),
             });
         }
+        let devices = rx.len() as u16 - 1;
+        let steering = (config.steering && devices > 1).then(|| {
+            for (q, port) in rx.iter().take(devices.into()).enumerate() {
+                port.queue.lock().ways = Some(Ways::new(q as u16, devices));
+            }
+            Steering::new(&p, devices)
+        });
         let secret = p.secret();
         let stations = |i: &Iface| {
             let ethernet = i.caps.medium == Medium::Ethernet;
@@ -325,6 +336,7 @@ impl<K: Kind> SharedState<K> {
             ifaces,
             tx,
             rx,
+            steering,
             looped,
         }
     }

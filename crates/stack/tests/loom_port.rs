@@ -100,14 +100,12 @@ fn a_bell_that_is_not_looked_after_is_found() {
     found(Bug::DoorbellLeavesLate, 3, everything_is_taken);
 }
 
-/// Who asks for counts holds the device for a moment. A doorbell that comes just then is not
-/// lost: whoever serves the queue is told to ring.
-fn counts_cost_no_doorbell() {
+/// Who asks for counts, or for the carrier, holds the device for a moment. A doorbell that comes just
+/// then is not lost: whoever serves the queue is told to ring.
+fn questions_cost_no_doorbell(ask: fn(&Port)) {
     let port = port(4, 0);
     let theirs = port.clone();
-    let other = thread::spawn(move || {
-        theirs.stats();
-    });
+    let other = thread::spawn(move || ask(&theirs));
     assert!(emit(&port));
     port.doorbell(Time::ZERO);
     other.join().unwrap();
@@ -118,14 +116,25 @@ fn counts_cost_no_doorbell() {
     );
 }
 
-#[test]
-fn a_doorbell_beside_a_count_is_made_up_for() {
-    holds(3, counts_cost_no_doorbell);
+fn counts(port: &Port) {
+    port.stats();
+}
+
+fn carrier(port: &Port) {
+    assert!(port.carrier());
 }
 
 #[test]
-fn a_count_that_does_not_look_back_is_found() {
-    found(Bug::CountsHideDoorbell, 3, counts_cost_no_doorbell);
+fn a_doorbell_beside_a_question_is_made_up_for() {
+    holds(3, || questions_cost_no_doorbell(counts));
+    holds(3, || questions_cost_no_doorbell(carrier));
+}
+
+#[test]
+fn a_question_that_does_not_look_back_is_found() {
+    let bug = Bug::CountsHideDoorbell;
+    found(bug, 3, || questions_cost_no_doorbell(counts));
+    found(bug, 3, || questions_cost_no_doorbell(carrier));
 }
 
 /// A device that is full for once: what it leaves, and what is placed meanwhile, it gets by the

@@ -301,6 +301,9 @@ pub trait Locks<P: Platform>: Send + Sync + 'static {
     /// The lock type.
     type Of<T: Send + 'static>: Lock<T>;
 
+    /// Whether several threads may meet at them.
+    const SHARED: bool;
+
     /// A new lock of this kind.
     fn new<T: Send + 'static>(platform: &P, class: LockClass, value: T) -> Self::Of<T>;
 }
@@ -310,6 +313,8 @@ pub struct Shared;
 
 impl<P: Platform> Locks<P> for Shared {
     type Of<T: Send + 'static> = P::Lock<T>;
+
+    const SHARED: bool = true;
 
     fn new<T: Send + 'static>(platform: &P, class: LockClass, value: T) -> P::Lock<T> {
         platform.lock(class, value)

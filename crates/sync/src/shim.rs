@@ -6,7 +6,7 @@ pub(crate) use atomic::{AtomicU32, AtomicUsize, Ordering, fence};
 #[cfg(loom)]
 pub mod atomic {
     pub use loom::sync::atomic::{
-        AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+        AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
     };
 }
 
@@ -14,7 +14,7 @@ pub mod atomic {
 #[cfg(not(loom))]
 pub mod atomic {
     pub use std::sync::atomic::{
-        AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+        AtomicBool, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
     };
 }
 

@@ -264,6 +264,8 @@ impl<P: Platform, T: Send + 'static> Lock<T> for SoloLock<P, T> {
 impl<P: Platform> Locks<P> for Solo {
     type Of<T: Send + 'static> = SoloLock<P, T>;
 
+    const SHARED: bool = false;
+
     fn new<T: Send + 'static>(platform: &P, class: LockClass, value: T) -> SoloLock<P, T> {
         SoloLock::new(platform.clone(), class, value)
     }

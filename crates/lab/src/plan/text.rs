@@ -192,6 +192,7 @@ pub(super) struct Overrides {
     #[serde(default, deserialize_with = "optional_from_str")]
     offload: Option<Offload>,
     stretch_acks: Option<bool>,
+    steering: Option<bool>,
     #[serde(default, deserialize_with = "duration")]
     look_around: Option<Duration>,
     budget: Option<usize>,
@@ -231,6 +232,7 @@ impl Overrides {
         put(&mut s.locks, &self.locks);
         put(&mut s.offload, &self.offload);
         put(&mut s.stretch_acks, &self.stretch_acks);
+        put(&mut s.steering, &self.steering);
         put(&mut s.look_around, &self.look_around);
         put(&mut s.budget, &self.budget);
         put(&mut s.preemptive, &self.preemptive);

@@ -91,6 +91,7 @@ pub fn render(old: &Report, new: &Report) -> String {
         ("--reconnect", a.reconnect != b.reconnect),
         ("--offload", a.offload != b.offload),
         ("--no-stretch-acks", a.no_stretch_acks != b.no_stretch_acks),
+        ("--steering", a.steering != b.steering),
         ("--look-around", a.look_around_ns != b.look_around_ns),
         ("--budget", a.budget_bytes != b.budget_bytes),
         (

@@ -95,6 +95,9 @@ pub struct Asked {
     /// Missing where a burst's segments are acknowledged at once.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub no_stretch_acks: bool,
+    /// Missing where frames were run by who polled them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub steering: bool,
     /// The longest that threads looked around before they slept, ns; missing where they slept at
     /// once.
     #[serde(default, skip_serializing_if = "crate::workload::sample::is_zero")]
@@ -262,6 +265,7 @@ impl From<&Settings> for Asked {
             locks: s.locks.to_string(),
             offload: (s.offload != Offload::Off).then(|| s.offload.to_string()),
             no_stretch_acks: !s.stretch_acks,
+            steering: s.steering,
             look_around_ns: s.look_around.as_nanos() as u64,
             budget_bytes: s.budget as u64,
             interrupt_delay_ns: s.interrupt_delay.as_nanos() as u64,

@@ -85,6 +85,7 @@ pub(super) fn stack_config(settings: &Settings) -> Config {
         .with_drain(Duration::ZERO)
         .with_offload(settings.offload)
         .with_stretch_acks(settings.stretch_acks)
+        .with_steering(settings.steering)
         .with_look_around(settings.look_around)
         .with_budget(settings.budget)
         .with_preemptive(settings.preemptive)

@@ -228,6 +228,8 @@ pub struct Settings {
     pub offload: Offload,
     /// Whether our organizations acknowledge a burst's segments at once, rather than two by two.
     pub stretch_acks: bool,
+    /// Whether frames go to the threads of our organizations that answer them.
+    pub steering: bool,
     /// The longest that threads of our organizations look around before they sleep.
     pub look_around: Duration,
     /// Bytes that an inbound thread of our organizations takes before it lets others of its core run;
@@ -293,6 +295,7 @@ impl Default for Settings {
             locks: LockPolicy::Modern,
             offload: Offload::default(),
             stretch_acks: true,
+            steering: false,
             look_around: perimeter::Config::default().look_around,
             budget: perimeter::Config::default().budget,
             preemptive: false,

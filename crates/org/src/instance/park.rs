@@ -177,6 +177,7 @@ impl<O: Org> Instance<O> {
         }
         for &q in queues {
             let port = &self.sh.rx[usize::from(q)];
+            ready |= self.waits(q);
             match port.queue.try_lock() {
                 Some(mut rx) => {
                     // Asked for each time: a device that has gone has none, and waiting for its
@@ -189,7 +190,7 @@ impl<O: Org> Instance<O> {
                             // only looks.
                             ready = true;
                             self.with(|i, cx| {
-                                i.receive(cx, q, &mut **rx);
+                                i.receive(cx, q, &mut rx, queues);
                                 drop(rx);
                             });
                         }

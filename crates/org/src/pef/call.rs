@@ -103,7 +103,7 @@ impl<P: Platform, Q: Op<Kd<P>> + 'static> Call<P> for Task<P, Q> {
         let place = pef.place(self.id);
         let there = place.is_some_and(|place| place.snd(self.id.generation()).is_some());
         if there {
-            self.op.called_on(env.cx.core);
+            self.op.called_by(env.cx.caller());
         } else {
             env.cx.count(Count::StaleHandle, 1);
         }

@@ -228,7 +228,7 @@ fn promise<P: Platform, Q: Op<Kd<P>>>(
         free = free.min(u32::try_from(room).unwrap_or(u32::MAX));
     }
     let Reserved { out, bytes, all } = op.reserve(free)?;
-    op.called_on(cx.core);
+    op.called_by(cx.caller());
     // Others only add.
     place.room.add(-i64::from(bytes));
     if !takes {

@@ -44,6 +44,7 @@ mod routers;
 mod seam;
 mod settings;
 mod sharing;
+mod steering;
 mod strays;
 mod syn_flood;
 mod udp;

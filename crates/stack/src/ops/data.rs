@@ -1,15 +1,16 @@
 //! Data in and out, and the room it takes.
 
 use super::{Op, Reserved, SockError, Step};
-use crate::conn::{Access, Bufs, may_send};
+use crate::conn::{Access, Bufs, TcbSide, may_send};
 use crate::copies;
 use crate::count::Count;
 use crate::ctx::Ctx;
 use crate::glue;
 use crate::kind::Kind;
 use crate::output;
+use crate::own::Caller;
 use crate::ready;
-use crate::segment::NOWHERE;
+use crate::steer::{NO_QUEUE, Steering};
 use perimeter_base::{Bytes, PktBuf, PktQueue};
 use perimeter_sync::{Platform, Touched, Work};
 use perimeter_tcp::{CHUNK, State};
@@ -118,8 +119,7 @@ pub struct SendData<'a> {
     cut: bool,
     /// It takes all the room that there is.
     full: bool,
-    /// The caller's core.
-    core: u16,
+    caller: Caller,
 }
 
 impl<'a> SendData<'a> {
@@ -131,7 +131,25 @@ impl<'a> SendData<'a> {
             room: Room::Found,
             cut: false,
             full: false,
-            core: NOWHERE,
+            caller: Caller::NOBODY,
+        }
+    }
+
+    /// Has the frames of connection `t` go where its output takes place: to the writer of a message,
+    /// which leaves at once; of a stream, whose output follows its acknowledgments, to whoever polls
+    /// them. Before, the connection was `idle` or not; now `taken` bytes were taken, which are `all` or
+    /// not.
+    fn steer<K: Kind>(
+        &self,
+        steering: &Steering<K>,
+        t: &TcbSide<K>,
+        (idle, taken, all): (bool, usize, bool),
+    ) {
+        let message = idle && taken <= t.tcb.mss().into();
+        if message {
+            steering.note(t.meta.hash, self.caller.serves);
+        } else if idle || !all {
+            steering.note(t.meta.hash, NO_QUEUE);
         }
     }
 
@@ -151,7 +169,7 @@ impl<K: Kind> Op<K> for SendData<'_> {
         if self.room != Room::Found {
             return Step::Tcp;
         }
-        self.core = cx.core;
+        self.caller = cx.caller();
         let mut snd = b.snd();
         if snd.shut || snd.side.bits() & (ready::ERR | ready::HUP) != 0 {
             return Step::Tcp;
@@ -193,10 +211,10 @@ impl<K: Kind> Op<K> for SendData<'_> {
         }
         let state = a.tcb().tcb.state();
         let early = matches!(state, State::SynSent | State::SynReceived);
-        let taken = {
+        let (taken, idle, all) = {
             let mut snd = a.snd();
             cx.sh.p.touch(&snd.lines, Touched::Snd, 1, true);
-            snd.core = self.core;
+            snd.core = self.caller.core;
             if snd.shut {
                 return Err(SockError::BrokenPipe);
             }
@@ -208,6 +226,7 @@ impl<K: Kind> Op<K> for SendData<'_> {
             }
             let before = snd.charged();
             let limit = snd.buf.limit();
+            let idle = snd.buf.is_empty();
             if self.room != Room::Found {
                 // What was reserved fits, even if the limit was lowered since.
                 let need = snd.buf.len() + self.data.len() as u32;
@@ -226,8 +245,11 @@ impl<K: Kind> Op<K> for SendData<'_> {
             }
             snd.appended += taken as u64;
             cx.charge(before, snd.charged());
-            taken
+            (taken, idle, all)
         };
+        if let Some(steering) = &cx.sh.steering {
+            self.steer(steering, a.tcb(), (idle, taken, all));
+        }
         a.before_output();
         output::output(a, cx);
         let full = self.full;
@@ -274,8 +296,8 @@ impl<K: Kind> Op<K> for SendData<'_> {
         reserved - out.as_ref().map_or(0, |s| (s.taken as u32).min(reserved))
     }
 
-    fn called_on(&mut self, core: u16) {
-        self.core = core;
+    fn called_by(&mut self, caller: Caller) {
+        self.caller = caller;
     }
 
     fn answered(&mut self) {

@@ -22,6 +22,7 @@ use crate::glue;
 use crate::kind::Kind;
 use crate::memory::HOARD;
 use crate::output;
+use crate::own::Caller;
 use crate::pmtu::longer;
 use perimeter_sync::{Platform, Work};
 use perimeter_tcp::{TcpError, Unreachable};
@@ -79,9 +80,9 @@ pub trait Op<K: Kind>: Send {
         None
     }
 
-    /// The call was settled on `core`, before it enters; only [`Op::reserve`]'s.
-    fn called_on(&mut self, core: u16) {
-        let _ = core;
+    /// The call was settled, before it enters, by `caller`; only [`Op::reserve`]'s.
+    fn called_by(&mut self, caller: Caller) {
+        let _ = caller;
     }
 
     /// How much of a reservation of `reserved` bytes this result left unused.
