@@ -110,10 +110,14 @@ impl<P: Platform> Events for Pef<P> {
         }
         let link = self.link(id)?;
         let squeue = squeue % self.n();
+        if layer == Layer::Tcp {
+            // Before anybody can go by it: a packet that comes to where TCP is to be asks whether it is
+            // there yet.
+            self.moved.store(true, Ordering::Release);
+        }
         let key = link.designate((id, self.first_version(id)), layer, squeue)?;
         self.altered(&key, id);
         if layer == Layer::Tcp {
-            self.moved.store(true, Ordering::Release);
             self.ask_to_move(id);
         }
         Ok(())
