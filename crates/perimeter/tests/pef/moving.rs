@@ -1,7 +1,7 @@
 //! SO_SETSQP on live connections: layers, TCP among them, move while data flows both ways, and
 //! nobody notices.
 
-use super::common::{Family, Setup, World, content};
+use super::common::{Setup, World};
 use super::lists::{NAMES, stacks};
 use super::{Alterer, Dice, InOrder, both_ways, probes, under_any_schedule};
 use perimeter::pef::{Direction, End, Layer};
@@ -124,38 +124,6 @@ fn moving(w: &World, name: &'static str, seed: u64) {
     let tcp: u16 = ours.binding().perimeters[1][7..].parse().unwrap();
     ours.set_squeue(Layer::Tcp, tcp + 1).unwrap();
     until_moved(w, n + 1);
-}
-
-/// What is written while the first layer of a stack is designated another squeue arrives, in order.
-#[test]
-fn the_first_move_loses_nothing() {
-    for seed in 0..150 {
-        let org = "pef:horizontal".parse().unwrap();
-        let schedule = Schedule::Random { switch_one_in: 2 };
-        let mut setup = Setup::new(org).schedule(schedule, seed, 2);
-        (setup.family, setup.wire.latency_ns) = (Family::V4, 1_000);
-        setup.run(move |w| {
-            let (ours, theirs) = w.opened();
-            let mover = {
-                let ours = ours.try_clone().unwrap();
-                let body = move || {
-                    let tcp: u16 = ours.binding().perimeters[1][7..].parse().unwrap();
-                    ours.set_squeue(Layer::Tcp, tcp + 1).unwrap();
-                };
-                w.p.spawn("mover", Some(1), Box::new(body))
-            };
-            let data = content(5_000);
-            for part in data.chunks(500) {
-                w.write(&ours, part);
-            }
-            Thread::join(mover).unwrap();
-            let mut got = Vec::new();
-            while got.len() < data.len() {
-                got.extend(w.read(&theirs).unwrap());
-            }
-            assert!(got == data, "seed {seed}: not what was written");
-        });
-    }
 }
 
 /// The same by threads of this machine, over many connections that come and go.
