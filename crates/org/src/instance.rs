@@ -282,13 +282,13 @@ impl<O: Org> Instance<O> {
     }
 
     fn finish_slow(&self, cx: &mut Ctx<O::K>) {
-        // A doorbell makes room for connections that wait, whose output rings it again. The
-        // bound keeps this thread from working for others for ever: in the last turn nobody
-        // goes on, so nothing is left behind.
         if !cx.deferred.backlogs.is_empty() {
             let backlogs = core::mem::take(&mut cx.deferred.backlogs);
             self.relieve(cx, backlogs);
         }
+        // A doorbell makes room for connections that wait, whose output rings it again. The
+        // bound keeps this thread from working for others for ever: in the last turn nobody
+        // goes on, so nothing is left behind.
         for turn in 0..RESUME_TURNS {
             #[cfg(feature = "testing")]
             perimeter_stack::output::fill_late(cx);

@@ -24,7 +24,7 @@ counts! {
     RxSegs = "rx_segments",
     /// Those of them that joined another one of their burst before TCP ([`crate::merge`]).
     RxMerged = "rx_merged",
-    /// Frames that were handed over to the thread that reads their connection ([`crate::steer`]).
+    /// Frames that were handed over to the thread that answers them ([`crate::steer`]).
     RxSteered = "rx_steered",
     /// Segments through header prediction.
     RxFast = "rx_predicted",

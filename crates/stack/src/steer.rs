@@ -40,8 +40,8 @@ pub type Given = SmallVec<[u16; 4]>;
 
 /// Where frames go, and those on their way.
 pub struct Steering<K: Kind> {
-    /// By a flow's hash: one more than the queue that its reader serves; 0, none.
-    readers: Box<[AtomicU16]>,
+    /// By a flow's hash: one more than the queue that its writer serves; 0: none.
+    wanted: Box<[AtomicU16]>,
     /// By receive queue.
     backlogs: Box<[Backlog<K>]>,
 }
@@ -129,26 +129,31 @@ impl<K: Kind> Steering<K> {
             done: Done(AtomicU64::new(0)),
         };
         Steering {
-            readers: (0..PLACES).map(|_| AtomicU16::new(0)).collect(),
+            wanted: (0..PLACES).map(|_| AtomicU16::new(0)).collect(),
             backlogs: (0..queues).map(backlog).collect(),
         }
     }
 
-    /// Who serves `queue` ([`NO_QUEUE`]: none) reads or writes a connection whose flow has that hash.
+    /// Who serves `queue` ([`NO_QUEUE`]: none) is to have the frames of flows with that hash.
     #[inline]
     pub fn note(&self, hash: u32, queue: u16) {
-        let reader = &self.readers[place(hash)];
-        let queue = queue.wrapping_add(1);
+        let wanted = &self.wanted[place(hash)];
+        // The loopback's queue has no backlog either.
+        let queue = match usize::from(queue) < self.backlogs.len() {
+            true => queue + 1,
+            false => 0,
+        };
         // Written when it changes only: all who poll read it.
-        if reader.load(Ordering::Relaxed) != queue {
-            reader.store(queue, Ordering::Relaxed);
+        if wanted.load(Ordering::Relaxed) != queue {
+            wanted.store(queue, Ordering::Relaxed);
         }
     }
 
-    /// How many frames wait for who serves queue `q`.
+    /// How many frames wait for who serves queue `q`; none ever for the loopback's.
     #[inline]
     pub fn waiting(&self, q: u16) -> usize {
-        self.backlogs[usize::from(q)].len.load(Ordering::Acquire)
+        let backlog = self.backlogs.get(usize::from(q));
+        backlog.map_or(0, |b| b.len.load(Ordering::Acquire))
     }
 
     /// Puts those of `frames` that other queues are to have, which came by interface `iface`, into their
@@ -173,7 +178,7 @@ impl<K: Kind> Steering<K> {
         let leaves = |f: &mut RxFrame| {
             to.set(f.hash.map_or(q, |hash| {
                 let way = &mut ways[place(hash)];
-                *way = self.turn(*way, (q, *burst), self.reader(hash, q, own));
+                *way = self.turn(*way, (q, *burst), self.wanted(hash, q, own));
                 way.queue()
             }));
             to.get() != q
@@ -193,8 +198,8 @@ impl<K: Kind> Steering<K> {
 
     /// The queue that is to have frames of that hash, polled from `q` by who serves `own`.
     #[inline]
-    fn reader(&self, hash: u32, q: u16, own: &[u16]) -> u16 {
-        match self.readers[place(hash)].load(Ordering::Relaxed) {
+    fn wanted(&self, hash: u32, q: u16, own: &[u16]) -> u16 {
+        match self.wanted[place(hash)].load(Ordering::Relaxed) {
             0 => q,
             n if own.contains(&(n - 1)) => q,
             n => n - 1,
@@ -324,6 +329,10 @@ mod tests {
         assert_eq!(t.take(), [1, 1]);
         assert_eq!((t.s.waiting(1), t.take()), (0, vec![]));
         t.s.processed(1, 2);
+        // Who serves none of them has nothing brought.
+        t.s.note(3, 2);
+        t.s.note(4, NO_QUEUE);
+        assert_eq!(t.come(&[3, 4]), [3, 4]);
         // A thread that serves both queues runs all.
         assert_eq!(t.come_to(&[0, 1], &[1, 2]), [1, 2]);
         assert_eq!(t.come(&[1, 2]), [2]);

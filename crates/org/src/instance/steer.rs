@@ -1,4 +1,4 @@
-//! Frames that go to the thread that reads their connection: [`perimeter_stack::steer`].
+//! Frames that go to the thread that answers them: [`perimeter_stack::steer`].
 
 use super::Instance;
 use crate::Org;
@@ -9,8 +9,8 @@ use perimeter_stack::{BURST, Count, Ctx};
 use perimeter_sync::Lock;
 
 impl<O: Org> Instance<O> {
-    /// Hands those frames of the burst over that the readers of other queues are to have, and wakes
-    /// them. The calling thread serves `queues`; the burst came by interface `iface`.
+    /// Hands those frames of the burst over that who serves other queues is to have, and wakes them. The
+    /// calling thread serves `queues`; the burst came by interface `iface`.
     pub(super) fn steer(&self, cx: &mut Ctx<O::K>, rx: &mut RxSide, iface: u16, queues: &[u16]) {
         let (Some(steering), Some(ways)) = (&self.sh.steering, &mut rx.ways) else {
             return;

@@ -152,6 +152,28 @@ fn messages_go_to_who_answers_them() {
     }
 }
 
+/// What a stack sends to itself comes by no device, and is steered nowhere.
+#[test]
+fn the_loopback_is_left_alone() {
+    for org in shared_organizations() {
+        let run = Virtual::run(two_cores(), move |p| {
+            let (s, _peer) = stacks(&p, &org, true);
+            let l = s.listen("10.0.0.1:9").unwrap();
+            let mut client = s.connect("10.0.0.1:9").unwrap();
+            let (mut server, _) = l.accept().unwrap();
+            let mut got = [0; 5];
+            for _ in 0..3 {
+                client.write_all(b"hello").unwrap();
+                server.read_exact(&mut got).unwrap();
+                server.write_all(&got).unwrap();
+                client.read_exact(&mut got).unwrap();
+            }
+            assert_eq!((&got, s.stats().count("rx_steered")), (b"hello", 0));
+        });
+        run.unwrap_or_else(|f| panic!("{f}"));
+    }
+}
+
 /// A thread answers once, and then sees to something else. What comes for it is read by the other.
 #[test]
 fn nothing_waits_for_who_has_gone_away() {
