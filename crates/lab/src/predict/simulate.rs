@@ -356,7 +356,8 @@ fn told(machine: &Machine, settings: &Settings, cores: usize, looks: &[Look; 2])
     };
     let idle = |core: usize| {
         let (a, b) = (after.report.idle_ns[core], before.report.idle_ns[core]);
-        (a - b).min(ns)
+        // Clocks are some steps apart: the first look may count as idle what a core then spends busy.
+        a.saturating_sub(b).min(ns)
     };
     let busy_ns: Vec<u64> = (0..cores).map(|core| ns - idle(core)).collect();
     let busy: u64 = busy_ns.iter().sum();

@@ -628,9 +628,11 @@ impl State {
     /// How the run went so far.
     pub(super) fn report(&self) -> Report {
         let end = self.cores.iter().map(|c| c.clock).max().unwrap_or(0);
-        // With that of now, if nobody occupies it.
+        // Until now, if nobody occupies it: by the clock of who asks, which has gone on since its core
+        // was chosen.
+        let now = self.now().max(self.clock);
         let idle = |c: &Core| match c.current {
-            NONE => c.idle_ns + self.clock.saturating_sub(c.clock),
+            NONE => c.idle_ns + now.saturating_sub(c.clock),
             _ => c.idle_ns,
         };
         Report {
