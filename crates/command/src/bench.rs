@@ -195,6 +195,10 @@ pub struct Bench {
     /// cache line) instead of having it copied; other stacks' calls always copy (needs TCP)
     #[arg(long)]
     in_place: bool,
+    /// Applications on our organizations send in batches: what a thread writes between two polls goes to
+    /// the devices together
+    #[arg(long)]
+    batch: bool,
     /// Time our organizations' locks (waits and holds by size) and what queueing, parking and
     /// waking take; costs two readings of a clock at each acquisition, park and wake
     #[arg(long)]
@@ -353,6 +357,7 @@ impl Bench {
             interrupt_gap: self.interrupt_gap.unwrap_or(d.interrupt_gap),
             hand_on: self.hand_on,
             in_place: self.in_place,
+            batch: self.batch,
             profile: self.profile,
             seconds: self.seconds.unwrap_or(d.seconds),
             repeat: self.repeat.unwrap_or(d.repeat),

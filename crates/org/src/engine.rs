@@ -231,6 +231,9 @@ pub trait Engine: Datagrams + Send + Sync {
         bufs: &[IoSlice<'_>],
         more: bool,
     ) -> Option<Result<Sent, EngineError>>;
+    /// The calling thread begins to send a batch, or ends one: doorbells of its calls wait for each
+    /// other until then, or until it waits or serves devices.
+    fn batch(&self, begins: bool) -> Result<(), EngineError>;
     /// Takes from the stream.
     fn recv(&self, id: SockId, max: usize, peek: bool) -> Result<Received, EngineError>;
     /// Gives buffers back that [`Engine::recv`] yielded.

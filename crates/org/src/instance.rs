@@ -28,6 +28,7 @@ use perimeter_wire::FlowKey;
 use smallvec::SmallVec;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
+mod batch;
 mod keepers;
 mod park;
 mod patience;
@@ -293,12 +294,13 @@ impl<O: Org> Instance<O> {
             #[cfg(feature = "testing")]
             perimeter_stack::output::fill_late(cx);
             self.hand_over(cx);
+            let full = !cx.deferred.blocked.is_empty();
             for (q, who) in core::mem::take(&mut cx.deferred.blocked) {
                 self.sh.tx[usize::from(q)].stall(who);
                 self.sh.count(cx.lane, Count::TxWaits, 1);
                 cx.deferred.ring(q);
             }
-            if cx.deferred.doorbells.is_empty() {
+            if cx.deferred.doorbells.is_empty() || self.keep(cx, full) {
                 break;
             }
             let now = cx.now();
@@ -366,6 +368,7 @@ impl<O: Org> Instance<O> {
     /// A queue that another thread is at is that thread's.
     pub fn drive(&self, cx: &mut Ctx<O::K>, queues: &[u16]) -> usize {
         cx.serves = queues.first().copied().unwrap_or(NO_QUEUE);
+        let batches = self.leave_batches(cx);
         let mut frames = 0;
         for &q in queues {
             let port = &self.sh.rx[usize::from(q)];
@@ -383,6 +386,7 @@ impl<O: Org> Instance<O> {
         if self.mailbox.any() {
             self.answer();
         }
+        cx.kept.batches = batches;
         frames
     }
 

@@ -116,6 +116,7 @@ impl<O: Org> Running<O> {
         let i = self.enter()?;
         let p = i.sh.pollers.get(poller).ok_or(SockError::Closed)?;
         let mut frames = if queues.is_empty() {
+            i.ring_kept();
             0
         } else {
             i.with(|i, cx| i.drive(cx, queues))

@@ -32,6 +32,7 @@
 #![warn(missing_debug_implementations)]
 
 mod addr;
+mod batch;
 mod builder;
 mod check;
 pub mod control;
@@ -52,6 +53,7 @@ pub mod task;
 mod tcp;
 mod udp;
 
+pub use batch::Batch;
 pub use builder::Builder;
 pub use bytes::Bytes;
 #[cfg(feature = "dns")]

@@ -1,6 +1,7 @@
 //! Building and owning a stack.
 
 use crate::addr;
+use crate::batch::Batch;
 use crate::builder::Builder;
 use crate::check;
 use crate::control::Server;
@@ -616,6 +617,23 @@ impl Stack {
     /// Another thread owns the stack.
     pub fn drive(&self) -> std::io::Result<usize> {
         self.engine.drive(&self.engine.queues()).map_err(io)
+    }
+
+    /// Begins a batch: until it is dropped, what the calling thread sends goes to the devices together.
+    ///
+    /// ```
+    #[doc = include_str!("examples/pair.txt")]
+    /// let batch = stack.batch();
+    /// client.write_all(b"a small message, ")?;
+    /// client.write_all(b"and another")?;
+    /// drop(batch);
+    /// let mut both = [0; 28];
+    /// server.read_exact(&mut both)?;
+    /// assert_eq!(&both, b"a small message, and another");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn batch(&self) -> Batch<'_> {
+        Batch::new(self)
     }
 
     /// The back of the facade, for adapters.

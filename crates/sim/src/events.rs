@@ -72,6 +72,11 @@ fn own_queues(host: &Host, thread: usize) -> Option<Vec<u16>> {
     Some(mine.map(|q| q as u16).collect())
 }
 
+/// Whether loops send what they send between two polls together: in every second run.
+fn batched(host: &Host) -> bool {
+    SplitMix64::new(host.sc.seed ^ 0x6261_7463).below(2) == 0
+}
+
 impl Loop {
     fn new(
         host: &Arc<Host>,
@@ -202,6 +207,7 @@ pub fn clients(host: &Arc<Host>, stack: &Stack, trigger: Trigger) {
         let stack = stack.clone();
         move || {
             let mut l = Loop::new(&h, &stack, trigger, t)?;
+            let _batch = batched(&h).then(|| stack.batch());
             for conn in (t..h.sc.connections()).step_by(h.sc.threads()) {
                 let s = stack.start_connect(h.server_addr(conn));
                 let s = s.map_err(|e| format!("connection {conn} can't be opened: {e}"))?;
@@ -232,6 +238,7 @@ pub fn servers(host: &Arc<Host>, stack: &Stack, listener: TcpListener, trigger: 
         let (stack, listener, common) = (stack.clone(), listener.clone(), common.clone());
         move || {
             let mut l = Loop::new(&h, &stack, trigger, t)?;
+            let _batch = batched(&h).then(|| stack.batch());
             let waker = l.poll.waker();
             let mut wakers = common.wakers.lock().map_err(|e| e.to_string())?;
             wakers.push(waker);

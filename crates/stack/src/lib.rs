@@ -26,6 +26,7 @@ pub mod input;
 mod ipv4;
 pub mod ipv6;
 mod joined;
+pub mod kept;
 pub mod kind;
 pub mod late;
 pub mod life;

@@ -2,6 +2,7 @@
 
 use crate::burst::Bursts;
 use crate::id::SockId;
+use crate::kept::Kept;
 use crate::kind::Kind;
 use crate::limit::Limits;
 use crate::listener::Listener;
@@ -49,6 +50,8 @@ pub struct Own<K: Kind> {
     spares: Vec<Box<Apart>>,
     /// What waits until the perimeter is left.
     pub deferred: Deferred<K>,
+    /// What waits for more of the batch that the thread sends.
+    pub kept: Kept,
     /// How much of what strangers can ask for is still sent.
     pub limits: Limits,
     /// The thread's number.
@@ -167,6 +170,7 @@ impl<K: Kind> Own<K> {
                 #[cfg(feature = "testing")]
                 late: Vec::new(),
             },
+            kept: Kept::default(),
             limits: Limits::default(),
             lane,
             core: crate::segment::NOWHERE,

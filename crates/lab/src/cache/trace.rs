@@ -373,6 +373,9 @@ pub fn arguments(
     if settings.in_place {
         words.push("--in-place".into());
     }
+    if settings.batch {
+        words.push("--batch".into());
+    }
     if extent.all {
         words.push("--all".into());
     }

@@ -204,6 +204,7 @@ pub(super) struct Overrides {
     interrupt_gap: Option<Duration>,
     hand_on: Option<bool>,
     in_place: Option<bool>,
+    batch: Option<bool>,
     profile: Option<bool>,
 }
 
@@ -241,6 +242,7 @@ impl Overrides {
         put(&mut s.interrupt_gap, &self.interrupt_gap);
         put(&mut s.hand_on, &self.hand_on);
         put(&mut s.in_place, &self.in_place);
+        put(&mut s.batch, &self.batch);
         put(&mut s.profile, &self.profile);
         put(&mut s.reconnect, &self.reconnect);
         if self.exchange.is_some() {

@@ -102,6 +102,7 @@ pub fn render(old: &Report, new: &Report) -> String {
         ("--snd-lowat", a.snd_lowat != b.snd_lowat),
         ("--hand-on", a.hand_on != b.hand_on),
         ("--in-place", a.in_place != b.in_place),
+        ("--batch", a.batch != b.batch),
     ]
     .into_iter()
     .filter_map(what)

@@ -121,6 +121,9 @@ pub struct Asked {
     /// Missing where what applications receive is copied to them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub in_place: bool,
+    /// Missing where devices were told of each call's output.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub batch: bool,
     #[serde(default)]
     pub profile: bool,
     pub seconds: f64,
@@ -276,6 +279,7 @@ impl From<&Settings> for Asked {
             },
             hand_on: s.hand_on,
             in_place: s.in_place,
+            batch: s.batch,
             profile: s.profile,
             seconds: s.seconds.as_secs_f64(),
             repeat: s.repeat,

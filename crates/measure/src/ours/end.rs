@@ -208,6 +208,7 @@ pub(super) fn workers(
             serve,
             roles,
             in_place: settings.in_place,
+            batch: settings.batch,
             all: end.all,
             established: end.established.clone(),
             greeting: end.greeting.clone(),
@@ -219,7 +220,10 @@ pub(super) fn workers(
             if on_machine {
                 host::pin(first_core + thread);
             }
+            let batch = task.batch;
             let mut endpoint = StackEndpoint::establish(founder, far, task, &content, control)?;
+            let stack = endpoint.stack().clone();
+            let _batch = batch.then(|| stack.batch());
             set();
             drive_any(&mut endpoint, roles, &content, control)
         });

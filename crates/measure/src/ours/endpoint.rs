@@ -124,6 +124,8 @@ pub(super) struct Task {
     pub roles: Roles,
     /// It reads what it receives in the stack's memory, instead of having it copied.
     pub in_place: bool,
+    /// It sends in batches: what it does between two polls goes together.
+    pub batch: bool,
     /// Connections of all threads together; each counts at each end that is ours.
     pub all: usize,
     /// How many of those are established.
@@ -215,6 +217,11 @@ impl StackEndpoint {
             false => endpoint.open_all(&task, &remotes, control)?,
         }
         Ok(endpoint)
+    }
+
+    /// The stack that it is an end of.
+    pub(super) fn stack(&self) -> &Stack {
+        &self.stack
     }
 
     /// Serves the stack, calling `step` with each poll's events, until all threads have their

@@ -251,6 +251,9 @@ pub struct Settings {
     /// Whether applications on our organizations read what they receive in the stack's memory, instead
     /// of having it copied.
     pub in_place: bool,
+    /// Whether applications on our organizations send in batches: what a thread sends between two polls
+    /// goes to the devices together.
+    pub batch: bool,
     /// Time the locks of our organizations and their hand-overs: what is measured then is slower.
     pub profile: bool,
     /// Measured time of each run, after warm-up.
@@ -305,6 +308,7 @@ impl Default for Settings {
             interrupt_gap: Duration::ZERO,
             hand_on: false,
             in_place: false,
+            batch: false,
             profile: false,
             seconds: Duration::from_secs(5),
             repeat: 3,
@@ -449,6 +453,8 @@ impl Settings {
             "datagrams go one way or both, not with --exchange, --reconnect or --connect"
         } else if self.in_place {
             "a datagram is always copied; without --in-place"
+        } else if self.batch {
+            "datagrams go in batches as it is; without --batch"
         } else if self.inbound == Inbound::Affine {
             "--inbound affine steers connections; use nic or thread"
         } else if self.connections.iter().any(|n| *n > MAX_PAIRS) {
@@ -671,7 +677,7 @@ mod tests {
     #[test]
     fn defaults_are_good_and_damage_is_seen() {
         Settings::default().check().unwrap();
-        let damages: [fn(&mut Settings); 30] = [
+        let damages: [fn(&mut Settings); 31] = [
             |s| s.organizations.clear(),
             |s| s.organizations.push(s.organizations[0].clone()),
             |s| s.connections = vec![6, 6],
@@ -694,6 +700,7 @@ mod tests {
             |s| (s.udp, s.family) = (Some(1453), Family::Ipv6),
             |s| (s.udp, s.inbound) = (Some(64), Inbound::Affine),
             |s| (s.udp, s.in_place) = (Some(64), true),
+            |s| (s.udp, s.batch) = (Some(64), true),
             |s| (s.udp, s.organizations[2]) = (Some(64), Organization::Null),
             |s| s.organizations[2] = Organization::NullTcp,
             |s| {

@@ -228,6 +228,11 @@ impl<O: Org> Engine for Running<O> {
         }
     }
 
+    fn batch(&self, begins: bool) -> Result<(), EngineError> {
+        self.enter()?.batch(begins);
+        Ok(())
+    }
+
     fn recv(&self, id: SockId, max: usize, peek: bool) -> Result<Received, EngineError> {
         Ok(self.call(id, Recv { max, peek })??)
     }

@@ -267,8 +267,9 @@ impl<O: Org> Instance<O> {
         }
     }
 
-    /// Runs `f` with an event for the calling thread to park on.
+    /// Runs `f` with an event for the calling thread to park on. What it has sent goes before that.
     pub fn with_event<R>(&self, f: impl FnOnce(&Ev<O>) -> R) -> R {
+        self.ring_kept();
         let e = self
             .events
             .take()

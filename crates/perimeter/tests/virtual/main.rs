@@ -12,6 +12,7 @@ mod lists;
 mod packet;
 
 mod accepting;
+mod batch;
 mod closing;
 mod copies;
 mod datagrams;
