@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use perimeter_sync::{Lock, LockClass, LockStats, Platform};
 use perimeter_wire::FlowKey;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 /// Locks that the map is spread over.
 const PARTS: usize = 64;
@@ -52,10 +53,17 @@ impl<P: Platform> Demux<P> {
         f(part.get(key).copied().unwrap_or(home))
     }
 
-    /// From now on the flow's packets go to `thread`; whether they did not go to another.
+    /// From now on the flow's packets go to `thread`; false, if it is claimed already, for that very
+    /// thread too: whoever claims it again is another, and is not to release it.
     pub(crate) fn claim(&self, key: FlowKey, thread: usize) -> bool {
         let mut part = self.part(&key).lock();
-        *part.entry(key).or_insert(thread) == thread
+        match part.entry(key) {
+            Entry::Vacant(free) => {
+                free.insert(thread);
+                true
+            }
+            Entry::Occupied(_) => false,
+        }
     }
 
     /// The flow is no longer on `thread`.
@@ -152,7 +160,7 @@ mod tests {
         let d = Demux::new(&Native::new(), 5, 0);
         assert_eq!(d.route(&key(1), 2, |t| t), 2);
         assert!(d.claim(key(1), 4));
-        assert!(!d.claim(key(1), 3));
+        assert!(!d.claim(key(1), 3) && !d.claim(key(1), 4));
         assert_eq!(d.route(&key(1), 2, |t| t), 4);
         d.release(&key(1), 3);
         assert_eq!(d.find(&key(1)), Some(4));

@@ -6,7 +6,7 @@ use perimeter::{Platform, Stack, TcpStream};
 use perimeter_sync::Thread;
 use perimeter_sync::virt::Schedule;
 use std::collections::BTreeSet;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -115,6 +115,43 @@ fn beyond_as_many_places_connections_share_threads() {
         w.pass(10 * MS);
         assert_eq!(counts(&w.s), [2, 2, 0]);
     });
+}
+
+/// Who asks for a flow that exists is refused, and the one that has it keeps it.
+#[test]
+fn a_flow_that_exists_is_nobody_elses() {
+    let both = ["connp-t:per-connection=2", "connp-t:per-connection=2:made"];
+    for org in both {
+        setup(org).run(move |w| {
+            w.settle();
+            let there = w.there(80);
+            let l = w.peer.listen(there).unwrap();
+            let connect = |port| {
+                let socket = match there.is_ipv4() {
+                    true => w.s.tcp_socket_v4(),
+                    false => w.s.tcp_socket_v6(),
+                };
+                socket.bind(w.at(port))?;
+                socket.connect(there)
+            };
+            let pairs: Vec<_> = (4000..4006)
+                .map(|port| {
+                    let ours = connect(port).unwrap();
+                    let (theirs, _) = l.accept().unwrap();
+                    ours.set_nonblocking(true).unwrap();
+                    theirs.set_nonblocking(true).unwrap();
+                    (ours, theirs)
+                })
+                .collect();
+            for port in 4000..4006 {
+                let again = connect(port).expect_err("the flow exists");
+                assert_eq!(again.kind(), ErrorKind::AddrInUse, "{org}");
+            }
+            for (ours, theirs) in &pairs {
+                carry(&w, ours, theirs);
+            }
+        });
+    }
 }
 
 /// Threads of the peer's that ask the stack under test something so many times, each time by a new
