@@ -120,7 +120,7 @@ fn run(bench: &Bench, started: Instant) -> Result<u8, Error> {
     };
     let code = match bar.stop().load(Ordering::Relaxed) {
         true => INTERRUPTED,
-        false => 0,
+        false => u8::from(!report.failed.is_empty()),
     };
     if to_stdout {
         return print(&report.to_json()).map(|()| code);

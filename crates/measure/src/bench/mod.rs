@@ -26,8 +26,8 @@ use std::time::{Duration, Instant, SystemTime};
 /// from there.
 ///
 /// # Errors
-/// [`Error::Input`] and [`Error::Unavailable`] come before anything has run; others end the
-/// benchmark.
+/// [`Error::Input`] and [`Error::Unavailable`] come before anything has run. [`Error::Late`] leaves that
+/// configuration out ([`Report::failed`]), unless there is no other; others end the benchmark.
 pub fn bench(
     settings: &Settings,
     build: Build,
@@ -44,6 +44,7 @@ pub fn bench(
         set_up: grid.iter().map(session::first_guess).collect(),
         samples: vec![Vec::new(); grid.len()],
         skipped: vec![false; grid.len()],
+        failed: vec![None; grid.len()],
         backends,
         grid,
     };
@@ -51,6 +52,11 @@ pub fn bench(
     let outcome = bench.run(observer);
     observer.done();
     let made = outcome?;
+    if bench.samples.iter().all(Vec::is_empty)
+        && let Some(why) = bench.failed.iter().flatten().next()
+    {
+        return Err(Error::Late(why.clone()));
+    }
     let rows = bench
         .grid
         .iter()
@@ -70,14 +76,9 @@ pub fn bench(
         .collect();
     let mut notes = bench.notes(made);
     notes.extend(absent);
-    Ok(Report::new(
-        settings,
-        build,
-        Host::read(),
-        begun,
-        rows,
-        notes,
-    ))
+    let report = Report::new(settings, build, Host::read(), begun, rows, notes);
+    let failed = bench.failures();
+    Ok(Report { failed, ..report })
 }
 
 /// The configurations that can run here with their backends, and what is to be said of other
@@ -119,6 +120,8 @@ struct Bench<'a> {
     set_up: Vec<Duration>,
     samples: Vec<Vec<Sample>>,
     skipped: Vec<bool>,
+    /// Why a configuration could not be prepared, and is not tried again.
+    failed: Vec<Option<String>>,
 }
 
 /// Which runs were made.
@@ -159,6 +162,9 @@ impl Bench<'_> {
                 self.skipped[index] = self.samples[index].is_empty();
                 continue;
             };
+            if self.failed[index].is_some() {
+                continue;
+            }
             observer.started(&Run {
                 number: number + 1,
                 of: order.len(),
@@ -171,6 +177,11 @@ impl Bench<'_> {
                 // A machine that is busy with other things: left out, not failed.
                 Err(Error::Late(_)) if self.budget.limit().is_some() => {
                     self.skipped[index] = self.samples[index].is_empty();
+                    continue;
+                }
+                // What others have shown, or will, is worth a report.
+                Err(Error::Late(why)) if self.grid.len() > 1 => {
+                    self.failed[index] = Some(why);
                     continue;
                 }
                 // What is complete is worth a report.
@@ -202,6 +213,12 @@ impl Bench<'_> {
             session::once(backend, self.settings, configuration, slot, deadline, feed)?;
         self.set_up[index] = overhead;
         Ok(sample)
+    }
+
+    /// What could not be prepared, and why.
+    fn failures(&self) -> Vec<String> {
+        let of = |why: &String| format!("not measured: {why}");
+        self.failed.iter().flatten().map(of).collect()
     }
 
     fn notes(&self, made: Made) -> Vec<String> {

@@ -231,6 +231,9 @@ pub fn recommend(
             Err(Error::Stopped) if !findings.is_empty() => None,
             report => Some(report?),
         };
+        if let Some(why) = report.as_ref().and_then(|r| r.failed.first()) {
+            return Err(Error::Late(why.clone()));
+        }
         let whole = report.filter(is_whole);
         match whole {
             Some(report) => findings.push(finding(work, &report)),

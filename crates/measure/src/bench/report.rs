@@ -51,6 +51,9 @@ pub struct Report {
     pub settings: Asked,
     /// One entry for each configuration that ran.
     pub runs: Vec<Row>,
+    /// Configurations that could not be prepared in time, and why; missing where all could.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed: Vec<String>,
     /// Remarks on the whole.
     pub notes: Vec<String>,
 }
@@ -232,6 +235,7 @@ impl Report {
             host,
             settings: Asked::from(settings),
             runs,
+            failed: Vec::new(),
             notes,
         }
     }

@@ -27,7 +27,7 @@ pub fn render(report: &Report) -> String {
     for (note, rows) in notes(report) {
         out.push_str(&wrapped(&format!("{note}{rows}"), 2));
     }
-    for note in &report.notes {
+    for note in report.failed.iter().chain(&report.notes) {
         out.push_str(&wrapped(note, 2));
     }
     out

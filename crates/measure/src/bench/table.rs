@@ -49,7 +49,7 @@ pub fn render(report: &Report) -> String {
     for (i, remark) in remarks.iter().enumerate() {
         let _ = writeln!(out, "[{}] {remark}", i + 1);
     }
-    for note in &report.notes {
+    for note in report.failed.iter().chain(&report.notes) {
         let _ = writeln!(out, "note: {note}");
     }
     out
