@@ -203,6 +203,11 @@ fn lists_are_altered_ten_thousand_times_under_load() {
         }
         let mut alterer = Alterer::new(0x9e37_79b9);
         let end = Instant::now() + Duration::from_secs(60);
+        // Else all of it may be over before there is any load.
+        let seen = |p: &Arc<InOrder>| p.seen.load(Ordering::Relaxed) > 0;
+        while !probes.iter().all(seen) && Instant::now() < end {
+            std::thread::yield_now();
+        }
         for _ in 0..10_000 {
             alterer.alter(&ours);
             // Under load: a packet has passed since, unless it was the machine's turn.

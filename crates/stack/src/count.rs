@@ -125,7 +125,7 @@ counts! {
     TxRingFull = "drop_tx_ring_full",
     /// Doorbells rung.
     Doorbells = "tx_doorbells",
-    /// Of those, calls whose doorbell went with a later one, as the thread sent a batch.
+    /// Calls whose doorbell went with a later one, as their thread sent a batch.
     DoorbellsKept = "tx_doorbells_kept",
     /// Times that a connection got in line for room in a transmit ring.
     TxWaits = "tx_ring_waits",

@@ -1,8 +1,8 @@
 //! Doorbells that a thread keeps back while it sends a batch, so that the device is told once of what
 //! many calls have sent. Linux does the same where a driver is told that more comes (`xmit_more`).
 //!
-//! A doorbell takes the transmit ring's lock and moves the ring to the calling core: where several
-//! threads share a ring, that is most of what a small message costs.
+//! A doorbell takes the transmit ring's lock and moves the ring, the device and what the device knows of
+//! the connection to the calling core, which costs most where several threads share a ring.
 
 /// Calls whose doorbells wait for one more at most.
 pub const MOST: u32 = 32;
