@@ -208,19 +208,17 @@ pub(super) fn workers(
             serve,
             roles,
             in_place: settings.in_place,
-            batch: settings.batch,
             all: end.all,
             established: end.established.clone(),
             greeting: end.greeting.clone(),
             marks: (thread == 0 && on_machine).then(|| end.marks.clone()),
             deadline,
         };
-        let content = end.content.clone();
+        let (content, batch) = (end.content.clone(), settings.batch);
         let worker: Worker = Box::new(move |control, set| {
             if on_machine {
                 host::pin(first_core + thread);
             }
-            let batch = task.batch;
             let mut endpoint = StackEndpoint::establish(founder, far, task, &content, control)?;
             let stack = endpoint.stack().clone();
             let _batch = batch.then(|| stack.batch());

@@ -124,8 +124,6 @@ pub(super) struct Task {
     pub roles: Roles,
     /// It reads what it receives in the stack's memory, instead of having it copied.
     pub in_place: bool,
-    /// It sends in batches: what it does between two polls goes together.
-    pub batch: bool,
     /// Connections of all threads together; each counts at each end that is ours.
     pub all: usize,
     /// How many of those are established.

@@ -65,6 +65,13 @@ pub fn shared_organizations() -> Vec<OrgSpec> {
         .collect()
 }
 
+/// Whether it is always the writer who enters the connection, and not another thread for it.
+pub fn written_here(org: &OrgSpec) -> bool {
+    let name = org.to_string();
+    let here = ["up", "connp-l", "msgp", "squeue"];
+    here.iter().any(|p| name.starts_with(p))
+}
+
 /// Which IP two stacks speak with each other.
 #[derive(Copy, Clone, Debug, PartialEq, Eq)]
 pub enum Family {

@@ -1,6 +1,6 @@
 //! Batches: what a thread sends goes together, and not later than it waits; under every organization.
 
-use crate::common::{World, content, under_all};
+use crate::common::{World, content, under_all, written_here};
 use perimeter::{Events, Interest, Token};
 use perimeter_sync::{Platform, Thread};
 use std::io::{ErrorKind, Read, Write};
@@ -10,13 +10,6 @@ use std::time::Duration;
 const ALL: usize = 16;
 /// Calls after which what was sent goes (`perimeter_stack::kept::MOST`).
 const MOST: usize = 32;
-
-/// Whether it is the writer who tells the device, and not another thread for it.
-fn written_here(w: &World) -> bool {
-    let name = w.s.organization().to_string();
-    let here = ["up", "connp-l", "msgp", "squeue"];
-    here.iter().any(|p| name.starts_with(p))
-}
 
 /// So much time passes, in which the stack under test is left alone.
 fn pass(w: &World, ms: u64) {
@@ -44,7 +37,7 @@ fn a_device_is_told_once() {
             let arrived = arrived.count();
             let kept = w.s.stats().count("tx_doorbells_kept");
             let name = w.s.organization();
-            if written_here(&w) {
+            if written_here(name) {
                 assert_eq!((arrived, kept), (0, ALL as u64), "{name}");
             }
             drop(batch);

@@ -1,7 +1,7 @@
 //! Receive flow steering: frames go to the thread that answers them, in order, and do not wait for one
 //! that has gone away; under every organization with more than one thread.
 
-use crate::common::{content, shared_organizations, two_cores};
+use crate::common::{content, shared_organizations, two_cores, written_here};
 use perimeter::link::wire::{WireConfig, pair};
 use perimeter::{
     Config, Events, Inbound, Interest, OrgSpec, Poll, Stack, TcpStream, Token, Virtual,
@@ -57,13 +57,6 @@ fn poller(s: &Stack, queue: u16, conns: &[&TcpStream]) -> Poll {
         registry.register(*c, Token(n), Interest::READABLE).unwrap();
     }
     poll
-}
-
-/// Whether it is always the writer who enters the connection, and not another thread for it.
-fn written_here(org: &OrgSpec) -> bool {
-    let name = org.to_string();
-    let here = ["up", "connp-l", "msgp", "squeue"];
-    here.iter().any(|p| name.starts_with(p))
 }
 
 /// What there is to read; `None`, the end of the stream.
